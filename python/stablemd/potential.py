@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A potential ready for export: an energy function in JAX, its parameters, and what an engine must know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .graph import Graph
+
+
+@dataclass(frozen=True)
+class Potential:
+    """What a loader returns and :func:`stablemd.export_model` takes.
+
+    ``energy_fn(params, graph)`` returns the energy of each of the ``graph.rows[-1]`` leading rows without
+    ``atomic_energies``. It must be traceable by JAX, differentiable in ``graph.vectors``, and work in
+    ``graph.vectors.dtype``; an edge at or beyond ``cutoff`` must contribute nothing.
+    """
+
+    energy_fn: Callable[[Any, Graph], Any]
+    params: Any  #: pytree (nested dicts) of numpy arrays, float64 where real; cast to the bundle's dtype at export
+    cutoff: float
+    layers: int
+    elements: tuple[str, ...]  #: chemical symbols
+    atomic_energies: np.ndarray  #: float64 [len(elements)], constant energy of an atom, added in double by the engine
+    name: str = ""
+    energy_unit: str = "eV"
+    length_unit: str = "Angstrom"
+    source: dict[str, Any] = field(default_factory=dict)  #: free text for the manifest: kind of file, head, options
