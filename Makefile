@@ -1,0 +1,72 @@
+# make demo    set everything up in .venv, then run the main job: export a trained MACE, LAMMPS on one rank and on two
+# make test    set everything up, then run every test
+# make check   ruff and clang-format, changing nothing
+# make format  ruff and clang-format, in place
+# Needs: Python >= 3.11 with venv, g++ with C++17. Everything else comes from PyPI.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+BUILD := build/dev
+
+NATIVE := $(shell find CMakeLists.txt cmake connector lammps_plugin python tests/connector \
+            \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' \) 2>/dev/null)
+CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
+
+.PHONY: demo test test-cpp test-python test-asan bench check format clean
+
+# ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --upgrade 'pip>=25.1'
+
+$(VENV)/.build: pyproject.toml | $(BIN)/python
+	$(PIP) install -q --group build --group demo
+	touch $@
+
+# Native parts and the package itself, in place: Python sources are used where they lie.
+$(VENV)/.installed: $(VENV)/.build $(NATIVE)
+	$(PIP) install -q --no-build-isolation -C build-dir=$(BUILD) -C cmake.define.STABLEMD_TESTS=ON -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(PIP) install -q --group test
+	touch $@
+
+# ---- jobs --------------------------------------------------------------------------------------------------------
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo.py --output demo
+
+test: test-cpp test-python
+
+test-cpp: $(VENV)/.test
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
+
+test-python: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+# The C API tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+test-asan: $(VENV)/.test
+	$(BIN)/cmake -S . -B build/asan -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSTABLEMD_SANITIZE=address,undefined -DSTABLEMD_LAMMPS=OFF
+	$(BIN)/cmake --build build/asan
+	$(BIN)/ctest --test-dir build/asan --output-on-failure
+
+# Every figure of benchmarks/RESULTS.md (about an hour on two cores).
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/run_all.py
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+clean:
+	rm -rf build demo $(VENV)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Time per step outside the program (graph building, scatter) for 4,096 atoms of SiC, as the pair style reports it.
+
+python benchmarks/overhead.py [--steps 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from lammps_runs import SIC_INPUTS, bundle, lammps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    steps = parser.parse_args().steps
+    for ranks in (1, 2):
+        run = lammps(
+            SIC_INPUTS / "in.nve",
+            ranks=ranks,
+            variables={"model": bundle("sic", "float32"), "steps": steps, "cells": 8},
+        )
+        print(f"{ranks} rank(s), loop time {run.figure(r'Loop time of ([0-9.]+)') / steps:.3f} s/step")
+        lines = run.output.splitlines()
+        start = max(i for i, line in enumerate(lines) if "StableMD" in line or "stablemd" in line.lower())
+        print("\n".join(lines[max(0, start - 12) : start + 12]))
+
+
+if __name__ == "__main__":
+    main()
