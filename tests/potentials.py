@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Small potentials for tests of the export, the calculator, the C API and LAMMPS: quick to export and to compile.
 
-Each function returns a :class:`stablemd.Potential`; write a bundle with ``stablemd.export_potential(potential, path)``, or
+Each function returns a :class:`stablemd.Potential`; write a bundle with ``stablemd.export_potential(potential, path)``
+or
 
     python tests/potentials.py lennard_jones lennard_jones.safetensors [float32|float64]
 """

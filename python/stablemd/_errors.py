@@ -50,5 +50,19 @@ class InternalError(StableMDError, RuntimeError):
     """A defect of the library: please report it."""
 
 
+# smd_status of stablemd.h, by number; the native module raises these.
+BY_STATUS: dict[int, type[StableMDError]] = {
+    1: ArgumentError,
+    2: FileError,
+    3: FormatError,
+    4: PluginError,
+    5: ProviderError,
+    6: CompileError,
+    7: ExecutionError,
+    8: OutOfMemoryError,
+    9: InternalError,
+}
+
+
 class ExportError(StableMDError):
     """An energy function cannot be exported as a program for every number of atoms."""

@@ -24,6 +24,7 @@ class HopGraph:
     vectors: np.ndarray  #: float64 [edges, 3], r_neighbour - r_centre
     nodes: tuple[int, ...]
     edges: tuple[int, ...]
+    atoms: np.ndarray  #: int64 [rows], the atom of which a row is an image
 
     @property
     def owned(self) -> int:
@@ -64,7 +65,8 @@ def fold_graph(
     """The graph in which every periodic image is its atom's own row: hop 0 holds everything."""
     centers, neighbors, vectors, _ = neighbor_list(positions, cell, pbc, cutoff)
     rest = (0,) * (layers - 1)
-    return HopGraph(species, centers, neighbors, vectors, (len(species), 0, *rest), (len(centers), *rest))
+    rows = np.arange(len(species))
+    return HopGraph(species, centers, neighbors, vectors, (len(rows), 0, *rest), (len(centers), *rest), rows)
 
 
 def ghost_graph(
@@ -95,9 +97,8 @@ def ghost_graph(
         nodes.append(len(images) - sum(nodes))
     pairs = np.array(edge_rows, dtype=int).reshape(-1, 2)
     atoms = np.array([atom for atom, _ in images], dtype=int)
-    return HopGraph(
-        species[atoms].astype(np.int32), pairs[:, 0], pairs[:, 1], vectors[chosen], tuple(nodes), tuple(edges)
-    )
+    edge_vectors = vectors[np.array(chosen, dtype=int)]
+    return HopGraph(species[atoms], pairs[:, 0], pairs[:, 1], edge_vectors, tuple(nodes), tuple(edges), atoms)
 
 
 def edge_sums(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
@@ -106,7 +107,22 @@ def edge_sums(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
     return np.stack(columns, axis=1) if columns else np.zeros((length, 0))
 
 
-def edge_forces(centers: np.ndarray, neighbors: np.ndarray, gradient: np.ndarray, atoms: int) -> np.ndarray:
-    """Forces from dE/d(vectors): +gradient on the centre, -gradient on the neighbour. float64 [atoms, 3]."""
-    gradient = np.asarray(gradient, dtype=np.float64)
-    return edge_sums(centers, gradient, atoms) - edge_sums(neighbors, gradient, atoms)
+def edge_forces(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
+    """Forces on the owned atoms from dE/d(vectors) [edges, 3]: +gradient on the centre, -gradient on the neighbour.
+
+    What acts on an image acts on its atom. float64 [owned, 3].
+    """
+    centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
+    return edge_sums(centers, gradient, graph.owned) - edge_sums(neighbors, gradient, graph.owned)
+
+
+def edge_virials(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
+    """dE/d(strain) per atom in Voigt order (xx, yy, zz, yz, xz, xy); half of each edge's goes to each end.
+
+    The sum over atoms is the derivative of the energy with respect to the symmetric strain. float64 [owned, 6].
+    """
+    g, d = gradient.T, graph.vectors.T
+    shear = [0.5 * (g[a] * d[b] + g[b] * d[a]) for a, b in ((1, 2), (0, 2), (0, 1))]
+    halves = 0.5 * np.stack([*(g * d), *shear], axis=1)
+    centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
+    return edge_sums(centers, halves, graph.owned) + edge_sums(neighbors, halves, graph.owned)

@@ -132,13 +132,11 @@ class Tracer:
 
 def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
     text = str(error)
+    reason = _first_line(text)
     if "Cannot serialize code with custom calls" in text or "custom call targets" in text:
-        return ExportError(
-            f"the program calls FFI targets that were not announced; pass their names as targets=(...): {_first_line(text)}"
-        )
-    return ExportError(
-        f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}: {_first_line(text)}"
-    )
+        return ExportError(f"the program calls FFI targets that were not announced as targets=(...): {reason}")
+    place = f"rows={sizes.rows}, edges={sizes.edges}"
+    return ExportError(f"energy_fn cannot be traced for {place}: {type(error).__name__}: {reason}")
 
 
 def _first_line(text: str) -> str:

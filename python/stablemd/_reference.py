@@ -117,5 +117,5 @@ def compute_reference(
         np.array(atoms.pbc),
         float(node_energies.sum()),
         node_energies,
-        edge_forces(graph.centers, graph.neighbors, gradient, len(atoms)),
+        edge_forces(graph, gradient),
     )

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 MAX_LAYERS = 8
 
@@ -38,7 +39,7 @@ class Sizes:
         if len(self.rows) != len(self.edges) + 1:
             raise ValueError(f"{len(self.edges)} layers need {len(self.edges) + 1} row counts, got {len(self.rows)}")
         for counts in (self.rows, self.edges):
-            if any(a < b for a, b in zip(counts, counts[1:], strict=False)) or counts[-1] < 0:
+            if any(a < b for a, b in pairwise(counts)) or counts[-1] < 0:
                 raise ValueError(f"sizes must descend and not be negative, got {counts}")
 
     @classmethod

@@ -84,8 +84,8 @@ def fit_template(sizes: Sequence[Values], trace: Callable[[int], str], held_out:
     """The template of the texts ``trace(i)`` at ``sizes[i]``, and how many texts it took.
 
     Two texts suffice where each varying integer has one simple form (see :func:`_simple_form`); otherwise one text more
-    than there are symbols determines the forms by solving for them. Either way the next ``held_out`` texts must come out
-    of the template exactly. ``trace`` is called only for texts that are needed. Raises :class:`Misfit`.
+    than there are symbols determines the forms by solving for them. Either way the next ``held_out`` texts must come
+    out of the template exactly. ``trace`` is called only for texts that are needed. Raises :class:`Misfit`.
     """
     texts: list[str] = []
 
