@@ -41,11 +41,12 @@ class StableMDCalculator(Calculator):
         Folder of the executable cache; None: the user's (``stablemd cache`` names it); "": none.
 
     Gives energy, free_energy and energies (eV, atomic energies included), forces (eV/Angstrom), stress and stresses
-    (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes half
-    to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``.
+    (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes
+    half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``.
 
     Raises the errors of :mod:`stablemd`: :class:`~stablemd.FileError`, :class:`~stablemd.FormatError` and
-    :class:`~stablemd.PluginError` at construction, :class:`~stablemd.ArgumentError` for atoms that the model cannot take.
+    :class:`~stablemd.PluginError` at construction, :class:`~stablemd.ArgumentError` for atoms that the model cannot
+    take.
     """
 
     implemented_properties: ClassVar[list[str]] = [

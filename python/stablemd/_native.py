@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Graphs through the native library: one runtime per device and process, filling of padded arrays, comparison with JAX."""
+"""Graphs through the native library: shared runtimes, filling of padded arrays, comparison with JAX."""
 
 from __future__ import annotations
 

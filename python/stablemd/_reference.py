@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._errors import ExportError
+from ._bundle import Bundle
+from ._errors import ExportError, FormatError
 from ._graphs import HopGraph, edge_forces, fold_graph, ghost_graph
+from ._manifest import REFERENCE_FIELDS
 from ._program import energy_and_gradient, x64
 
 
@@ -41,6 +43,14 @@ class Reference:
         from ase import Atoms
 
         return Atoms(numbers=self.numbers, positions=self.positions, cell=self.cell, pbc=self.pbc)
+
+
+def stored_reference(bundle: Bundle) -> Reference:
+    """The reference that a bundle holds. Raises :class:`FormatError` if it has none."""
+    if not bundle.manifest.get("reference"):
+        raise FormatError(f"{bundle.path} holds no reference structure to check against; export the model again")
+    fields = {name: bundle.tensor(f"reference/{name}") for name in REFERENCE_FIELDS}
+    return Reference(energy=float(bundle.manifest["reference"]["energy"]), **{**fields, "pbc": fields["pbc"] != 0})
 
 
 def default_structure(elements: Sequence[str], cutoff: float) -> Any:
