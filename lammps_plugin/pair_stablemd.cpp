@@ -269,7 +269,7 @@ void PairStableMD::compute(int eflag, int vflag) {
     evaluate();
     scatter_forces();
   }
-  if (several_hops()) return_forces();
+  if (settings_.decomposition == Decomposition::Ghost) return_forces();
 }
 
 void PairStableMD::update_identities() {
