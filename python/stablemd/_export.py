@@ -17,7 +17,15 @@ import numpy as np
 
 from . import _manifest
 from ._bundle import atomic_path, bundle_bytes
-from ._errors import ArgumentError, ExportError, FileError, PluginError, ProviderError
+from ._errors import (
+    ArgumentError,
+    CompileError,
+    ExecutionError,
+    ExportError,
+    FileError,
+    PluginError,
+    ProviderError,
+)
 from ._program import Program, Tracer, build_program, x64
 from ._reference import Reference, compute_reference, default_structure
 from ._sizes import MAX_LAYERS
@@ -144,13 +152,20 @@ def export_model(
         for platform in platform_names:
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
+    called = tuple(sorted({target for program in programs.values() for target in program.targets}))
     report("compute the reference structure")
     atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
-    values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
+    values, unverified = None, "" if verify else "verify=False"
+    try:
+        values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
+    except ExportError as error:
+        if not called:
+            raise
+        unverified = str(error)  # JAX itself lacks a handler for a custom call, so there is nothing to compare with
 
     texts, manifest_programs = _store_programs(programs, weight_names, real.name, model["layers"])
     used = sorted({weight for program in programs.values() for weight in program.weights})
-    tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **values.tensors()}
+    tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
     manifest = {
         "format": _manifest.FORMAT,
         "name": name,
@@ -163,14 +178,14 @@ def export_model(
         "programs": manifest_programs,
         "versions": _versions(),
         "source": dict(source or {}),
-        "reference": {"energy": values.energy},
+        "reference": {"energy": values.energy} if values else None,
     }
     content = _encode(manifest, tensors, path)
     with atomic_path(path) as temporary:
         report("write")
         temporary.write_bytes(content)
-        deviation, unverified = None, "verify=False"
-        if verify:
+        deviation = None
+        if values is not None and not unverified:
             report("check natively against JAX")
             deviation, unverified = _verify_natively(temporary, values, real, programs)
     return ExportSummary(
@@ -180,7 +195,7 @@ def export_model(
         layers=model["layers"],
         dtype=real.name,
         platforms=platform_names,
-        targets=tuple(sorted({target for program in programs.values() for target in program.targets})),
+        targets=called,
         parameters=sum(weights[i].size for i in used),
         file_size=len(content),
         energy_deviation=deviation.energy if deviation else None,
@@ -373,6 +388,8 @@ def _verify_natively(
         deviation = compare_with_reference(load(path), reference, ghosts=True)
     except (PluginError, ProviderError) as error:
         return None, str(error)
+    except (CompileError, ExecutionError) as error:
+        raise ExportError(f"the exported program fails where JAX does not: {error}") from None
     energy_bar, force_bar = _BARS[real.name]
     energy_bar *= max(1.0, deviation.largest_energy)
     force_bar *= max(1.0, deviation.largest_force)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -132,11 +134,24 @@ class Tracer:
 
 def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
     text = str(error)
-    reason = _first_line(text)
-    if "Cannot serialize code with custom calls" in text or "custom call targets" in text:
-        return ExportError(f"the program calls FFI targets that were not announced as targets=(...): {reason}")
-    place = f"rows={sizes.rows}, edges={sizes.edges}"
-    return ExportError(f"energy_fn cannot be traced for {place}: {type(error).__name__}: {reason}")
+    if "custom calls whose targets have no compatibility guarantees" in text:
+        names = ", ".join(sorted(set(re.findall(r"custom_call @(\S+?)\(", text)))) or "unknown"
+        return ExportError(f"the program makes FFI calls that were not announced; pass targets=[...] with: {names}")
+    place = _last_frame(error)
+    return ExportError(
+        f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
+        f"{f' in {place}' if place else ''}: {_first_line(text)}"
+    )
+
+
+def _last_frame(error: Exception) -> str:
+    """``file:line`` of the innermost frame that is neither JAX's nor ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_plumbing(f.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_plumbing(file: str) -> bool:
+    return "/jax/" in file or file.startswith("<") or Path(file).parent == Path(__file__).parent
 
 
 def _first_line(text: str) -> str:
@@ -163,7 +178,7 @@ def build_program(
     sizes = tracing_sets(layers, len(names) + 1 + 2)
 
     def exported(index: int) -> jax_export.Exported:
-        report(f"trace {index + 1} for {platform}")
+        report(f"trace {index + 1}/{4 if index < 4 else len(sizes)} for {platform}")
         return tracer.export(sizes[index], platform)
 
     if like is not None:
@@ -173,20 +188,23 @@ def build_program(
             like
         ):
             return like
-    kept: dict[int, tuple[int, ...]] = {}
+    arguments: tuple[int, ...] | None = None
 
     def text(index: int) -> str:
+        nonlocal arguments
         module = exported(index)
-        kept[index] = tuple(module.module_kept_var_idx)
+        if arguments is not None and arguments != _kept(module):
+            raise ExportError(
+                "energy_fn uses other arrays or weights at other sizes; it must not branch on numbers of atoms or edges"
+            )
+        arguments = _kept(module)
         return program_text(module)
 
     try:
         template, _ = fit_template([s.values() for s in sizes], text)
     except Misfit as misfit:
         raise _explain(misfit, tracer, sizes, platform) from None
-    if len(set(kept.values())) != 1:
-        raise ExportError("the program uses other weights at other sizes; energy_fn must not branch on them")
-    arguments = kept[0]
+    assert arguments is not None
     count = len(GRAPH_ROLES)
     return Program(
         template,
@@ -231,21 +249,52 @@ def _explain(misfit: Misfit, tracer: Tracer, sizes: Sequence[Sizes], platform: s
 
 
 def locate(text_with_locations: str, line: int) -> tuple[str, str]:
-    """Name and source place of the operation in line ``line`` (without location lines) of a text with locations."""
+    """Name and source place of the operation in line ``line`` (without location lines) of a text with locations.
+
+    A constant has no place of its own: it stands for the operation that it first goes into.
+    """
     lines = text_with_locations.split("\n")
-    aliases = dict(match.groups() for match in (re.match(r"(#loc\d*) = loc\((.*)\)$", one) for one in lines) if match)
+    aliases = dict(match.groups() for match in (re.match(r"(#loc\d*) = (.*)$", one) for one in lines) if match)
     code = [one for one in lines if not one.startswith("#loc")]
-    here = code[min(line, len(code) - 1)]
-    match = re.search(r'"((?:vhlo|stablehlo|builtin|func)\.[\w.]+)"', here)
-    operation = re.sub(r"^\w+\.|_v\d+$", "", match[1]) if match else here.strip()[:60]
-    primitive = re.search(r'"(jit\([^"]*)"\(?(#loc\d+)?', here)
-    if primitive is None:
-        alias = re.search(r"(#loc\d+)\)?$", here)
-        return operation, _source(alias[1], aliases) if alias else ""
-    name = primitive[1].rsplit("/", 1)[-1]
-    if name and name != operation:
-        operation = f"{operation}, jax {name}"
-    return operation, _source(primitive[2], aliases) if primitive[2] else ""
+    line = min(line, len(code) - 1)
+    while line > 0 and _OPERATION.search(code[line]) is None:
+        line -= 1
+    line = _first_use(code, line)
+    match = _OPERATION.search(code[line])
+    operation = re.sub(r"^\w+\.|_v\d+$", "", match[1]) if match else "module"
+    place = _PLACE.search(code[_end(code, line)])
+    if place is None:
+        return operation, ""
+    primitive = (place[1] or "").rsplit("/", 1)[-1].rstrip(":")
+    if primitive and primitive != operation:
+        operation = f"{operation}, jax {primitive}"
+    return operation, _source(place[2], aliases)
+
+
+_OPERATION = re.compile(r'"((?:vhlo|stablehlo|builtin|func)\.[\w.]+)"')
+_CARRIERS = re.compile(r'^\s*(%\w+) = "vhlo\.(?:constant|broadcast_in_dim|convert|reshape)_v\d+"')
+
+
+_PLACE = re.compile(r'(?:"([^"]*)"\()?(#loc\d+)\)?$')
+
+
+def _first_use(code: Sequence[str], line: int) -> int:
+    """The line itself, or for a constant that of the operation that uses it, through shape changes."""
+    while match := _CARRIERS.match(code[line]):
+        used = re.compile(rf"[(, ]{match[1]}[,)]")
+        user = next((i for i in range(line + 1, len(code)) if used.search(code[i])), None)
+        if user is None:
+            break
+        line = user
+    return line
+
+
+def _end(code: Sequence[str], line: int) -> int:
+    """The last line of an operation, which says where it comes from: its own, or that which closes its region."""
+    if not code[line].endswith("({"):
+        return line
+    indent = code[line][: len(code[line]) - len(code[line].lstrip())]
+    return next((i for i in range(line + 1, len(code)) if code[i].startswith(indent + "})")), line)
 
 
 def _source(alias: str, aliases: dict[str, str]) -> str:
@@ -257,11 +306,11 @@ def _source(alias: str, aliases: dict[str, str]) -> str:
             continue
         seen.add(name)
         body = aliases[name]
-        match = re.match(r'"([^"]+)":(\d+):\d+', body)
+        match = re.match(r"([^\"#]+):(\d+):\d+", body)
         if match:
             places.append((match[1], match[2]))
         pending += re.findall(r"#loc\d*", body)
-    outside = [p for p in places if "/jax/" not in p[0] and "/stablemd/_program.py" not in p[0]]
+    outside = [place for place in places if not _is_plumbing(place[0])]
     if not (outside or places):
         return ""
     file, number = (outside or places)[0]

@@ -95,6 +95,17 @@ def species_of(atoms: Any, elements: Sequence[str]) -> np.ndarray:
     return np.array([known[symbol] for symbol in atoms.symbols], dtype=np.int32)
 
 
+def graph_arrays(graph: HopGraph, dtype: np.dtype) -> list[np.ndarray]:
+    """The leading arguments of an exported program, in the order of ``GRAPH_ROLES``."""
+    return [
+        graph.species.astype(np.int32),
+        graph.vectors.astype(dtype),
+        graph.centers.astype(np.int32),
+        graph.neighbors.astype(np.int32),
+        np.array(graph.owned, np.int32),
+    ]
+
+
 def compute_reference(
     energy_fn: Callable, unflatten: Callable, weights: Sequence[np.ndarray], dtype: np.dtype, atoms: Any, **model: Any
 ) -> Reference:
@@ -105,15 +116,11 @@ def compute_reference(
         raise ExportError(f"no two atoms of the reference structure are within the cutoff of {model['cutoff']}")
     with x64(dtype), jax.default_device(jax.local_devices(backend="cpu")[0]):
         function = jax.jit(energy_and_gradient(energy_fn, unflatten, graph.sizes))
-        energies, gradient = function(
-            graph.species,
-            graph.vectors.astype(dtype),
-            graph.centers.astype(np.int32),
-            graph.neighbors.astype(np.int32),
-            np.int32(graph.owned),
-            *weights,
-        )
-        energies, gradient = np.asarray(energies, np.float64), np.asarray(gradient, np.float64)
+        arrays = graph_arrays(graph, dtype)
+        try:
+            energies, gradient = (np.asarray(array, np.float64) for array in function(*arrays, *weights))
+        except jax.errors.JaxRuntimeError as error:
+            raise ExportError(f"JAX cannot evaluate energy_fn on the CPU: {str(error).splitlines()[0]}") from None
     if not (np.isfinite(energies).all() and np.isfinite(gradient).all()):
         raise ExportError(
             "the model's energy or forces on the reference structure are not finite; pass a structure that suits it as"
