@@ -22,7 +22,7 @@ constexpr uint64_t kLongestHeader = 100'000'000;  // safetensors' own limit
 constexpr int64_t kMostBytes = int64_t{1} << 40;
 
 std::vector<char> read_file(const std::string &path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) fail(SMD_ERROR_FILE, path, ": cannot be opened: ", std::strerror(errno));
   struct stat status;
   if (fstat(file.get(), &status) != 0) fail(SMD_ERROR_FILE, path, ": cannot be read: ", std::strerror(errno));

@@ -21,8 +21,9 @@ struct Grid {
 constexpr Grid kEdgeGrid{1.09, 0.02};   // 12 %
 constexpr Grid kRowGrid{1.024, 0.005};  // 3 %
 
-/// A capacity is given up when the need falls below this part of it.
+/// A capacity is given up when the need falls below this part of it, unless it is small anyway.
 constexpr double kLeastUse = 0.7;
+constexpr int64_t kSmall = 512;
 
 int64_t round_up(int64_t need, const Grid &grid) {
   const double wanted = static_cast<double>(need) * (1 + grid.headroom);
@@ -35,14 +36,23 @@ int64_t round_up(int64_t need, const Grid &grid) {
 }
 
 bool too_large(int64_t need, int64_t capacity) {
-  return static_cast<double>(need) < kLeastUse * static_cast<double>(capacity) && capacity > 8 * kGranularity;
+  return static_cast<double>(need) < kLeastUse * static_cast<double>(capacity) && capacity > kSmall;
 }
 
-int64_t grown(int64_t need, int64_t current, const Grid &grid) {
+int64_t rounded_up(int64_t need, int64_t last, const Grid &grid) {
   if (need == 0) return 0;
   const int64_t rounded = round_up(need, grid);
-  const bool keep = current >= need && !too_large(need, current);
-  return keep ? std::max(current, rounded) : rounded;
+  const bool keep = last >= need && !too_large(need, last);
+  return keep ? std::max(last, rounded) : rounded;
+}
+
+HopCounts rounded_up(const HopCounts &need, const HopCounts &last) {
+  HopCounts capacity = need;
+  for (int hop = 0; hop <= need.layers; ++hop) {
+    capacity.rows[hop] = rounded_up(need.rows[hop], last.rows[hop], kRowGrid);
+    if (hop < need.layers) capacity.edges[hop] = rounded_up(need.edges[hop], last.edges[hop], kEdgeGrid);
+  }
+  return capacity;
 }
 
 void check_count(int64_t count, const char *what, int hop) {
@@ -105,12 +115,9 @@ bool is_wasteful(const HopCounts &need, const HopCounts &capacity) {
   return too_large(need.all_rows(), capacity.all_rows()) || too_large(need.all_edges(), capacity.all_edges());
 }
 
-HopCounts grown(const HopCounts &need, const HopCounts &current) {
-  HopCounts capacity = need;
-  for (int hop = 0; hop <= need.layers; ++hop) {
-    capacity.rows[hop] = grown(need.rows[hop], current.rows[hop], kRowGrid);
-    if (hop < need.layers) capacity.edges[hop] = grown(need.edges[hop], current.edges[hop], kEdgeGrid);
-  }
+HopCounts grown(const HopCounts &need, const HopCounts &last) {
+  HopCounts capacity = rounded_up(need, last);
+  if (is_wasteful(need, capacity)) capacity = rounded_up(need, {});
   check_total(capacity.all_rows(), "rows");
   check_total(capacity.all_edges(), "edges");
   return capacity;

@@ -110,10 +110,12 @@ void Model::change_capacity(const HopCounts &need) {
   for (size_t i = 0; i < interface_.inputs.size(); ++i) {
     const Port &port = interface_.inputs[i];
     if (port.role == Role::weight) continue;
-    Argument argument{upload(port, arrays, HostMemory::aliased), false};
-    const bool aliased = runtime_->device() == "cpu" &&
-                         runtime_->client().device_pointer(argument.buffer.get()) == arrays.data(port.role);
-    argument.copied_each_time = !aliased;
+    Argument argument{nullptr, true};
+    if (runtime_->device() == "cpu") {
+      argument.buffer = upload(port, arrays, HostMemory::aliased);
+      const void *seen = runtime_->client().device_pointer(argument.buffer.get());
+      argument.copied_each_time = seen != arrays.data(port.role);
+    }
     changed.emplace_back(i, std::move(argument));
   }
   // Nothing below throws: a failed change leaves the earlier capacity usable.

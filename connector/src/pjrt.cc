@@ -31,7 +31,12 @@ std::string one_line(std::string_view message) {
   return line;
 }
 
-/// Sets an environment variable and restores it.
+std::mutex &environment_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// Sets an environment variable and restores it. Call with environment_mutex() held.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(const char *name, const std::string &value) : name_(name) {
@@ -53,6 +58,15 @@ class ScopedEnvironment {
   std::optional<std::string> before_;
 };
 
+/// XLA decides while it is loaded what it prints for the rest of the process: without its chatter unless somebody asked
+/// for it.
+void *open_quietly(const std::string &path) {
+  const std::lock_guard<std::mutex> lock(environment_mutex());
+  std::optional<ScopedEnvironment> logging;
+  if (!getenv("TF_CPP_MIN_LOG_LEVEL")) logging.emplace("TF_CPP_MIN_LOG_LEVEL", "1");
+  return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 PJRT_NamedValue named(const char *name, const int64_t &value) {
   auto result = pjrt_args<PJRT_NamedValue>();
   result.name = name;
@@ -72,8 +86,7 @@ PJRT_NamedValue named_list(const char *name, const int64_t *values, size_t count
 }
 
 ClientHandle create_client(const Plugin &plugin, const ClientOptions &options) {
-  static std::mutex environment;
-  const std::lock_guard<std::mutex> lock(environment);
+  const std::lock_guard<std::mutex> lock(environment_mutex());
   std::optional<ScopedEnvironment> threads;
   if (options.threads > 0) threads.emplace("PJRT_NPROC", std::to_string(options.threads));
 
@@ -122,7 +135,7 @@ const Plugin &Plugin::load(const std::string &path) {
   return *plugin;
 }
 
-Plugin::Plugin(const std::string &path) : path_(path), library_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+Plugin::Plugin(const std::string &path) : path_(path), library_(open_quietly(path)) {
   if (!library_) fail(SMD_ERROR_PLUGIN, path, ": cannot be loaded as a PJRT plugin: ", one_line(dlerror()));
   using GetApi = const PJRT_Api *();
   const auto get_api = reinterpret_cast<GetApi *>(dlsym(library_, "GetPjrtApi"));

@@ -49,6 +49,13 @@ ClientOptions client_options(const RuntimeOptions &options) {
   return result;
 }
 
+/// Whether a capacity is at most as much larger than the wanted one as the grid may waste anyway.
+bool nearly(const HopCounts &wanted, const HopCounts &capacity) {
+  constexpr double kMost = 1.12;
+  return static_cast<double>(capacity.all_rows()) <= kMost * static_cast<double>(wanted.all_rows()) &&
+         static_cast<double>(capacity.all_edges()) <= kMost * static_cast<double>(wanted.all_edges());
+}
+
 std::string seconds_text(double seconds) {
   char digits[32];
   std::snprintf(digits, sizeof digits, "%.2f s", seconds);
@@ -88,8 +95,7 @@ bool Runtime::find_in_use(const Program &program, const HopCounts &need, const H
   for (auto at = in_use_.begin(); at != in_use_.end(); ++at) {
     const HopCounts &capacity = at->sized.capacity;
     if (!(at->program == program.hash) || !fits(need, capacity)) continue;
-    const bool small = capacity == wanted || (!is_wasteful(wanted, capacity) && !is_wasteful(need, capacity));
-    if (!small) continue;
+    if (!nearly(wanted, capacity)) continue;
     if (best == in_use_.end() || capacity.all_edges() < best->sized.capacity.all_edges()) best = at;
   }
   if (best == in_use_.end()) return false;
@@ -128,12 +134,22 @@ std::shared_ptr<const Executable> Runtime::load_or_compile(const Program &progra
   };
   const auto make = [&]() -> std::string {
     executable = compile(program, sizes);
-    return cache_.enabled() ? executable->serialize() : "";
+    return cache_.enabled() ? serialized(*executable) : "";
   };
   const bool stored = cache_.obtain(key, load, make);
   ++(stored ? stats.cache_hits : stats.compilations);
   stats.seconds += seconds_since(start);
   return executable;
+}
+
+/// "" where the plugin cannot: then the executable is not kept.
+std::string Runtime::serialized(const Executable &executable) const {
+  try {
+    return executable.serialize();
+  } catch (const Error &error) {
+    log().info(error.what());
+    return "";
+  }
 }
 
 std::shared_ptr<const Executable> Runtime::compile(const Program &program, const Sizes &sizes) const {

@@ -77,6 +77,7 @@ class Runtime {
   std::shared_ptr<const Executable> load_or_compile(const Program &program, const Sizes &sizes,
                                                     CompileStats &stats) const;
   std::shared_ptr<const Executable> compile(const Program &program, const Sizes &sizes) const;
+  std::string serialized(const Executable &executable) const;
   bool find_in_use(const Program &program, const HopCounts &need, const HopCounts &wanted, SizedExecutable &found);
 };
 

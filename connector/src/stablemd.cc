@@ -31,8 +31,12 @@ using stablemd::fail;
 constexpr size_t kLongestLine = 4096;
 thread_local char last_error[kLongestLine];  // not a string: keeping "out of memory" must not need memory
 
-smd_status keep_error(smd_status status, const char *line) {
-  std::snprintf(last_error, sizeof last_error, "%s", line);
+/// Keeps `prefix` and `line` without control characters, which names from a damaged file may hold.
+smd_status keep_error(smd_status status, const char *prefix, const char *line) {
+  std::snprintf(last_error, sizeof last_error, "%s%s", prefix, line);
+  for (char *at = last_error; *at; ++at) {
+    if (static_cast<unsigned char>(*at) < ' ') *at = ' ';
+  }
   return status;
 }
 
@@ -43,13 +47,13 @@ smd_status guarded(Body body) noexcept {
     body();
     return SMD_OK;
   } catch (const stablemd::Error &error) {
-    return keep_error(error.status, error.what());
+    return keep_error(error.status, "", error.what());
   } catch (const std::bad_alloc &) {
-    return keep_error(SMD_ERROR_MEMORY, "out of memory");
+    return keep_error(SMD_ERROR_MEMORY, "", "out of memory");
   } catch (const std::exception &error) {
-    return keep_error(SMD_ERROR_INTERNAL, (std::string("defect of libstablemd: ") + error.what()).c_str());
+    return keep_error(SMD_ERROR_INTERNAL, "defect of libstablemd: ", error.what());
   } catch (...) {
-    return keep_error(SMD_ERROR_INTERNAL, "defect of libstablemd: unknown exception");
+    return keep_error(SMD_ERROR_INTERNAL, "defect of libstablemd: ", "unknown exception");
   }
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes the bundles that the C++ tests run: small potentials whose energies and gradients have closed forms.
 
-Usage: make_bundles.py FOLDER. With u = 1 - (r/cutoff)^2 and f(r) = u^3 inside the cutoff, w a table by species, c and n an
-edge's centre and neighbour:
+Usage: make_bundles.py FOLDER. With u = 1 - (r/cutoff)^2 and f(r) = u^3 inside the cutoff, w a table by species, c and n
+an edge's centre and neighbour:
 
     one layer    E_i = sum over edges with c = i of w[s_c, s_n] f(r)
     two layers   rho_i = sum over edges with c = i of w[s_c, s_n] f(r)
