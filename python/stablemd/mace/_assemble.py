@@ -14,8 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .._errors import ArgumentError, FormatError
-from ._angular import coupling
+from .._errors import ArgumentError
 from ._description import Description, Layer, Path
 from ._polynomials import Polynomials
 
@@ -58,6 +57,10 @@ class Source(Protocol):
         """Float64, flat."""
         ...
 
+    def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
+        """Float64 [inputs, outputs], divided by sqrt(inputs)."""
+        ...
+
     def per_head(self, name: str, heads: int) -> np.ndarray:
         """Float64 [heads] or, where the values are per element, [heads, elements]."""
         ...
@@ -90,8 +93,7 @@ def _radial(source: Source, prefix: str, widths: Sequence[int]) -> list[np.ndarr
     scale = 1.0
     for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
         name = f"{prefix}.layer{index}"
-        matrix = source.tensor(f"{name}.weight", inputs * outputs).reshape(inputs, outputs)
-        matrices.append(matrix * (scale / sqrt(inputs)))
+        matrices.append(scale * source.radial_matrix(f"{name}.weight", inputs, outputs))
         if index < len(widths) - 2:
             scale = source.activation_scale(name)
     return matrices
@@ -178,10 +180,9 @@ def assemble(
     """All weights of one head. ``bessel`` are the wave numbers, ``radial`` the widths of the radial network."""
     heads, elements = len(config.heads), len(config.atomic_numbers)
     layers = [_layer(source, config, index, radial) for index in range(config.layers)]
-    layers[0].radial[0][:] *= sqrt(2 / config.cutoff)
-    embedding = source.tensor("node_embedding.linear.weight", elements * config.channels) / sqrt(elements)
-    for layer in layers[1:]:
+    for layer in layers:
         layer.radial[0][:] *= sqrt(2 / config.cutoff)
+    embedding = source.tensor("node_embedding.linear.weight", elements * config.channels) / sqrt(elements)
     scale = source.per_head("scale_shift.scale", heads)[head]
     shift = source.per_head("scale_shift.shift", heads)[head]
     return Description(

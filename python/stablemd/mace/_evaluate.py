@@ -265,7 +265,9 @@ def energy_function(model: Description) -> Callable[[Params, Graph], Any]:
             own = params[f"layer{index + 1}"]
             rows, edges = graph.rows[index + 1], graph.edges[index + 1]
             species, neighbors = graph.species[:rows], graph.neighbors[:edges]
-            features = {0: own["sent"][graph.species[neighbors]]} if index == 0 else _neighbour_features(sent, neighbors)
+            features = (
+                {0: own["sent"][graph.species[neighbors]]} if index == 0 else _neighbour_features(sent, neighbors)
+            )
             radial = _radial(own["radial"], basis[:edges])
             messages = _messages(layer, [y[:edges] for y in harmonics], features, radial, channels)
             summed = jax.ops.segment_sum(messages, graph.centers[:edges], num_segments=rows, indices_are_sorted=True)

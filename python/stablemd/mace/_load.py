@@ -19,9 +19,7 @@ from ._evaluate import energy_function, parameters
 from ._polynomials import Polynomials
 
 
-def load(
-    path: str | PathLike[str], *, head: str | None = None, elements: Sequence[str] | None = None
-) -> Potential:
+def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequence[str] | None = None) -> Potential:
     """Load a trained MACE.
 
     ``path`` is a MACE-JAX directory (``config.json`` and ``params.msgpack``) or a mace-torch ``.model`` file. The latter
