@@ -314,7 +314,8 @@ def _stored(leaf: Any, name: str, real: np.dtype) -> np.ndarray:
     if jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
         if not np.isfinite(array.astype(np.float64)).all():
             raise ArgumentError(f"params[{where}] holds values that are not finite")
-        stored = array.astype(real)
+        with np.errstate(over="ignore"):
+            stored = array.astype(real)
         if not np.isfinite(stored).all():
             raise ArgumentError(f"params[{where}] holds values beyond the range of {real.name}")
         return stored
