@@ -51,6 +51,18 @@ def two_layers(sizes, table, species, vectors, centers, neighbors):
     return rho[: sizes["C2"]] ** 2 + total
 
 
+def broken_energy(sizes, table, species, vectors, centers, neighbors):
+    """Infinite for atoms on top of each other."""
+    inverse = 1 / jnp.sum(vectors * vectors, axis=1)
+    return jax.ops.segment_sum(table[0, 0] * inverse, centers, sizes["C1"], indices_are_sorted=True)
+
+
+def broken_gradient(sizes, table, species, vectors, centers, neighbors):
+    """Fine for atoms on top of each other, but without a derivative there."""
+    distance = jnp.sqrt(jnp.sum(vectors * vectors, axis=1))
+    return jax.ops.segment_sum(table[0, 0] * distance, centers, sizes["C1"], indices_are_sorted=True)
+
+
 def program_text(energy, sizes, dtype, layers, target):
     """VHLO text of energy and gradient at these sizes."""
 
@@ -109,11 +121,11 @@ def template(energy, dtype, layers, target):
     return "".join(pieces)
 
 
-def write(path, layers, dtype, target=""):
-    energy = one_layer if layers == 1 else two_layers
-    text = template(energy, dtype, layers, target)
-    name = np.dtype(dtype).name
-    port = lambda role, kind, shape: {"role": role, "dtype": kind, "shape": shape}  # noqa: E731
+def port(role, dtype, shape):
+    return {"role": role, "dtype": dtype, "shape": shape}
+
+
+def make_manifest(layers, name, target):
     program = {
         "text": "programs/cpu",
         "inputs": [
@@ -127,7 +139,7 @@ def write(path, layers, dtype, target=""):
         "outputs": [port("node_energy", name, [f"C{layers}"]), port("edge_gradient", name, ["E1", 3])],
         "targets": [target] if target else [],
     }
-    manifest = {
+    return {
         "format": 1,
         "name": "test",
         "dtype": name,
@@ -141,20 +153,45 @@ def write(path, layers, dtype, target=""):
         "source": {},
         "reference": None,
     }
+
+
+def write(path, text, manifest):
     tensors = {
         "programs/cpu": np.frombuffer(text.encode(), np.uint8).copy(),
-        "weights/table": TABLE.astype(dtype),
+        "weights/table": TABLE.astype(manifest["dtype"]),
     }
     save_file(tensors, path, metadata={"stablemd": json.dumps(manifest)})
+
+
+def write_broken(folder, text):
+    """Bundles with one thing wrong that only the plugin, or only the template, can notice."""
+    manifest = make_manifest(1, "float32", "")
+    manifest["versions"]["stablehlo"] = "99.0.0"
+    write(folder / "newer_stablehlo.safetensors", text, manifest)
+    manifest = make_manifest(1, "float32", "")
+    write(folder / "unknown_symbol.safetensors", text + "@{Q}", manifest)
+    write(folder / "not_mlir.safetensors", "@{N} is no program", manifest)
+    manifest["programs"]["cpu"]["outputs"].reverse()
+    write(folder / "swapped_outputs.safetensors", text, manifest)
+    manifest = make_manifest(1, "float32", "")
+    del manifest["programs"]["cpu"]["inputs"][0]
+    write(folder / "missing_input.safetensors", text, manifest)
 
 
 def main(folder):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for layers, dtype in itertools.product((1, 2), (np.float32, np.float64)):
-        write(folder / f"layers{layers}_{np.dtype(dtype).name}.safetensors", layers, dtype)
+    for layers, dtype in itertools.product((1, 2), ("float32", "float64")):
+        text = template(one_layer if layers == 1 else two_layers, dtype, layers, "")
+        write(folder / f"layers{layers}_{dtype}.safetensors", text, make_manifest(layers, dtype, ""))
+        if (layers, dtype) == (1, "float32"):
+            write_broken(folder, text)
     for target in ("toy_staged", "toy_plain", "toy_fail"):
-        write(folder / f"{target}.safetensors", 1, np.float32, target)
+        text = template(one_layer, "float32", 1, target)
+        write(folder / f"{target}.safetensors", text, make_manifest(1, "float32", target))
+    for energy in (broken_energy, broken_gradient):
+        text = template(energy, "float32", 1, "")
+        write(folder / f"{energy.__name__}.safetensors", text, make_manifest(1, "float32", ""))
 
 
 if __name__ == "__main__":
