@@ -26,8 +26,9 @@ from ._errors import (
     PluginError,
     ProviderError,
 )
+from ._evaluate import compute_reference
 from ._program import Program, Tracer, build_program, x64
-from ._reference import Reference, compute_reference, default_structure
+from ._reference import Reference, default_structure
 from ._sizes import MAX_LAYERS
 from .potential import Potential
 

@@ -12,10 +12,10 @@ from potentials import POTENTIALS, embedded_atom, lennard_jones, message_passing
 from safetensors import safe_open
 from stablemd import ExportError, FormatError, export_potential
 from stablemd._bundle import read_bundle
+from stablemd._evaluate import graph_arrays
 from stablemd._graphs import HopGraph
 from stablemd._native import evaluate, load
 from stablemd._program import energy_and_gradient, x64
-from stablemd._reference import graph_arrays
 from stablemd._template import instantiate
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
