@@ -16,106 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..graph import Graph
-from ._angular import nonzeros, spherical_harmonics
-from ._description import Description, Layer, Path
+from ._convolution import EdgeList, Params, convolution
+from ._description import Description, Layer
 from ._polynomials import Polynomials
-
-Params = dict[str, Any]
-
-
-# ---- geometry of an edge ---------------------------------------------------------------------------------------------
-
-
-def _cutoff(fraction: Any, power: int) -> Any:
-    """MACE's polynomial cutoff of r/r_max, 1 at 0 and 0 from 1 on with two derivatives.
-
-    1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) is (1-x)^3 times the first p terms of the series of
-    (1-x)^-3. In that form nothing cancels.
-    """
-    series = (power * (power + 1)) / 2
-    for k in range(power - 1, 0, -1):
-        series = series * fraction + (k * (k + 1)) / 2
-    rest = jnp.maximum(1 - fraction, 0)
-    return series * rest * rest * rest
-
-
-def _edges(params: Params, vectors: Any, model: Description) -> tuple[list[Any], Any]:
-    """Spherical harmonics, a list of [edges], and radial basis [edges, bessels]."""
-    x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
-    distance = jnp.sqrt(x * x + y * y + z * z)
-    inverse = 1 / distance
-    harmonics = spherical_harmonics(model.max_ell, x * inverse, y * inverse, z * inverse)
-    envelope = _cutoff(distance * (1 / model.cutoff), model.cutoff_power) * inverse
-    waves = jnp.sin(distance[:, None] * params["bessel"])
-    return harmonics, waves * envelope[:, None]
-
-
-def _radial(params: Params, basis: Any) -> Any:
-    hidden = basis
-    for index in range(len(params) - 1):
-        hidden = jax.nn.silu(hidden @ params[str(index)])
-    return hidden @ params[str(len(params) - 1)]
-
-
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
-def _filters(path: Path, harmonics: list[Any]) -> dict[tuple[int, int], Any]:
-    """By (node component, output component): the harmonics that couple them, [edges]."""
-    first = path.edge**2
-    sums: dict[tuple[int, int], Any] = {}
-    for (node, edge, out), value in nonzeros(path.coupling):
-        term = harmonics[first + edge] * value
-        sums[node, out] = sums[node, out] + term if (node, out) in sums else term
-    return sums
-
-
-def _path_messages(path: Path, harmonics: list[Any], features: Any, radial: Any) -> list[Any]:
-    """Messages of one path: per output component [edges, channels].
-
-    ``features`` maps a node component to [edges, channels] at the neighbours.
-    """
-    filters = _filters(path, harmonics)
-    messages = []
-    for out in range(2 * path.out + 1):
-        terms = [features[path.node**2 + node] * value[:, None] for (node, o), value in filters.items() if o == out]
-        messages.append(radial * sum(terms[1:], start=terms[0]))
-    return messages
-
-
-def _messages(layer: Layer, harmonics: list[Any], features: dict[int, Any], radial: Any, channels: int) -> Any:
-    """[edges, sum over paths of (2*out+1), channels]."""
-    parts: list[Any] = []
-    for index, path in enumerate(layer.paths):
-        weights = radial[:, index * channels : (index + 1) * channels]
-        parts += _path_messages(path, harmonics, features, weights)
-    return jnp.stack(parts, axis=1)
-
-
-def _collect(layer: Layer, messages: Any) -> dict[int, Any]:
-    """Summed messages by degree, [rows, 2l+1, paths to l * channels]."""
-    found: dict[int, list[Any]] = {}
-    start = 0
-    for path in layer.paths:
-        stop = start + 2 * path.out + 1
-        found.setdefault(path.out, []).append(messages[:, start:stop])
-        start = stop
-    return {ell: jnp.concatenate(parts, axis=-1) for ell, parts in found.items()}
-
 
 # ---- symmetric contraction -------------------------------------------------------------------------------------------
 
 
-def _contract(polynomials: Polynomials, weights: Any, features: list[Any]) -> list[Any]:
+def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]) -> list[Any]:
     """Weighted sum of the basis polynomials: per output component [rows, channels].
 
     ``weights`` is [rows, paths, channels] and ``features`` a list of [rows, channels].
     """
-    products: dict[tuple[int, ...], Any] = {}
+    products: dict[tuple[int, ...], Any] = {(i,): feature for i, feature in enumerate(features)}
 
     def product(indices: tuple[int, ...]) -> Any:
-        if len(indices) == 1:
-            return features[indices[0]]
         if indices not in products:
             products[indices] = product(indices[:-1]) * features[indices[-1]]
         return products[indices]
@@ -133,6 +48,30 @@ def _contract(polynomials: Polynomials, weights: Any, features: list[Any]) -> li
                 total = value if total is None else total + value
         outputs.append(total)
     return outputs
+
+
+def _contraction(product: dict[int, Polynomials], weights: dict[int, Any]) -> Callable[[Any], dict[int, Any]]:
+    """``f(features)`` of features [rows, components, channels]: by degree [rows, 2l+1, channels]."""
+
+    def split(features: Any) -> list[Any]:
+        return [features[:, i] for i in range(features.shape[1])]
+
+    def evaluate(features: list[Any]) -> dict[int, Any]:
+        return {
+            ell: jnp.stack(_polynomial_sums(polynomials, weights[ell], features), axis=1)
+            for ell, polynomials in product.items()
+        }
+
+    @jax.custom_vjp
+    def contracted(features: Any) -> dict[int, Any]:
+        return evaluate(split(features))
+
+    def backward(features: Any, gradients: dict[int, Any]) -> tuple[Any]:
+        # Derivatives component by component, put together once: a slice's own derivative is a padded array for each.
+        return (jnp.stack(jax.vjp(evaluate, split(features))[1](gradients)[0], axis=1),)
+
+    contracted.defvjp(lambda features: (contracted(features), features), backward)
+    return contracted
 
 
 # ---- linear maps after a layer ---------------------------------------------------------------------------------------
@@ -215,27 +154,17 @@ def _select(per_element: Any, species: Any, elements: int) -> Any:
     return total
 
 
-def _product(layer: Layer, own: Params, species: Any, summed: dict[int, Any], elements: int) -> dict[int, Any]:
-    """Symmetric contraction of the summed messages: by degree [rows, 2l+1, channels]."""
+def _gather_degrees(layer: Layer, own: Params, species: Any, sums: list[Any], elements: int) -> Any:
+    """Linear layer over the summed messages: [rows, (max_ell+1)^2, channels]."""
+    by_degree: dict[int, list[Any]] = {}
+    for path, part in zip(layer.paths, sums, strict=True):
+        by_degree.setdefault(path.out, []).append(part)
     features = []
-    for ell in sorted(summed):
-        mixed = summed[ell] @ own["linear"][str(ell)]
-        if not layer.residual:
-            mixed = _select(mixed, species, elements)
-        features += [mixed[:, m] for m in range(2 * ell + 1)]
-    result = {}
-    for ell, polynomials in layer.product.items():
-        weights = own["product"][str(ell)][species]
-        result[ell] = jnp.stack(_contract(polynomials, weights, features), axis=1)
-    return result
-
-
-def _neighbour_features(sent: dict[int, Any], neighbors: Any) -> dict[int, Any]:
-    features = {}
-    for ell, values in sent.items():
-        near = values.at[neighbors].get(mode="promise_in_bounds")
-        features |= {ell**2 + m: near[:, m] for m in range(2 * ell + 1)}
-    return features
+    for ell, parts in by_degree.items():
+        matrices = jnp.split(own["linear"][str(ell)], len(parts))
+        mixed = sum((part @ matrix for part, matrix in zip(parts, matrices, strict=True)), start=0)
+        features.append(mixed if layer.residual else _select(mixed, species, elements))
+    return jnp.concatenate(features, axis=1)
 
 
 def _mix(own: Params, made: dict[int, Any], skip: dict[int, Any], species: Any) -> dict[int, Any]:
@@ -251,41 +180,43 @@ def _mix(own: Params, made: dict[int, Any], skip: dict[int, Any], species: Any) 
     return out
 
 
+def _next_inputs(
+    following: Layer, out: dict[int, Any], species: Any, channels: int, elements: int
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    """What a layer sends to the next: features of neighbours, and the skip connection, by degree."""
+    sent = {ell: out[ell][..., :channels] for ell in following.up}
+    if not following.residual:
+        return sent, {}
+    # Scalars end with the readout.
+    stop = {ell: out[ell].shape[-1] - (1 if ell == 0 else 0) for ell in following.skip}
+    skip = {ell: _select(out[ell][..., channels : stop[ell]], species, elements) for ell in following.skip}
+    return sent, skip
+
+
 def energy_function(model: Description) -> Callable[[Params, Graph], Any]:
     """``f(params, graph)``: energy of each of the ``graph.rows[-1]`` leading rows without atomic energies."""
-    channels, elements = model.channels, len(model.atomic_numbers)
+    channels, elements, last = model.channels, len(model.atomic_numbers), len(model.layers) - 1
 
     def energy(params: Params, graph: Graph) -> Any:
-        harmonics, basis = _edges(params, graph.vectors, model)
         kept = graph.rows[-1]
-        total: Any = None
-        sent: dict[int, Any] = {}
+        energies = []
         skip: dict[int, Any] = {}
+        sent = {0: params["layer1"]["sent"][graph.species][:, None]}
         for index, layer in enumerate(model.layers):
             own = params[f"layer{index + 1}"]
-            rows, edges = graph.rows[index + 1], graph.edges[index + 1]
-            species, neighbors = graph.species[:rows], graph.neighbors[:edges]
-            features = (
-                {0: own["sent"][graph.species[neighbors]]} if index == 0 else _neighbour_features(sent, neighbors)
-            )
-            radial = _radial(own["radial"], basis[:edges])
-            messages = _messages(layer, [y[:edges] for y in harmonics], features, radial, channels)
-            summed = jax.ops.segment_sum(messages, graph.centers[:edges], num_segments=rows, indices_are_sorted=True)
-            made = _product(layer, own, species, _collect(layer, summed), elements)
-            out = _mix(own, made, skip, species)
-            if index == len(model.layers) - 1:
-                break
-            following = model.layers[index + 1]
-            sent = {ell: out[ell][..., :channels] for ell in following.up}
-            skip = {}
-            if following.residual:
-                for ell in following.skip:
-                    stop = out[ell].shape[-1] - (1 if ell == 0 else 0)
-                    skip[ell] = _select(out[ell][..., channels:stop], species, elements)
-            readout = out[0][:kept, 0, -1]
-            total = readout if total is None else total + readout
+            rows, count = graph.rows[index + 1], graph.edges[index + 1]
+            species = graph.species[:rows]
+            edges = EdgeList(graph.centers[:count], graph.neighbors[:count], rows)
+            convolve = convolution(layer, model, own["radial"], params["bessel"], edges, constant_features=index == 0)
+            sums = convolve(graph.vectors[:count], sent)
+            features = _gather_degrees(layer, own, species, sums, elements)
+            weights = {ell: own["product"][str(ell)][species] for ell in layer.product}
+            out = _mix(own, _contraction(layer.product, weights)(features), skip, species)
+            if index < last:
+                energies.append(out[0][:kept, 0, -1])
+                sent, skip = _next_inputs(model.layers[index + 1], out, species, channels, elements)
         final = out[0][:kept, 0]
-        last = jax.nn.silu(final) @ params["final"] if len(model.final) == 2 else final[:, 0]
-        return last if total is None else total + last
+        energies.append(jax.nn.silu(final) @ params["final"] if len(model.final) == 2 else final[:, 0])
+        return sum(energies[1:], start=energies[0])
 
     return energy
