@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 const FfiExtension *find_extension(const PJRT_Api &api) {
   for (const PJRT_Extension_Base *at = api.extension_start; at; at = at->next) {
-    if (at->type == PJRT_Extension_Type_FFI) return reinterpret_cast<const FfiExtension *>(at);
+    if (raw_value(at->type) == PJRT_Extension_Type_FFI) return reinterpret_cast<const FfiExtension *>(at);
   }
   return nullptr;
 }
