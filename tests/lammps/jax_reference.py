@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Energy, forces and stress of a `stablemd.Potential` from JAX alone: the whole crystal as one graph from ASE's neighbour
-list, forces by differentiating positions and stress by differentiating a strain. Shares no code with the engines."""
+"""Energy, forces and stress of a `stablemd.Potential` from JAX alone: the whole crystal as one graph
+from ASE's neighbour list, forces by differentiating positions and stress by differentiating a strain. Shares no code
+with the engines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A user's mistake ends LAMMPS with one line that says what is wrong and what to do, on one rank and on two, with no hang."""
+"""A user's mistake ends LAMMPS with one line that says what is wrong and what to do, never with a hang."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_two_ranks(mace_bundle, tmp_path, model, dtype, options, kinds):
 
 @pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
 def test_stress(mace_bundle, tmp_path, options):
-    """All six components and the stress per atom, against derivatives with respect to a strain, and mace-torch's own."""
+    """Six components and the stress per atom, against derivatives with respect to a strain, and mace-torch's own."""
     potential, chosen = mace.load(DATA / "sic" / "mace-jax"), frames("sic", ("test", "primitive", "triclinic"), 1)
     setup = Setup(mace_bundle("sic"), ELEMENTS["sic"], **options)
     torch = ase.io.read(DATA / "sic" / "reference.extxyz", "0").info["ref_stress"]
