@@ -62,13 +62,17 @@ def _contraction(product: dict[int, Polynomials], weights: dict[int, Any]) -> Ca
             for ell, polynomials in product.items()
         }
 
+    # Fused with their neighbours, these hundreds of small operations would take XLA twice as long to compile.
+    apart = jax.lax.optimization_barrier
+
     @jax.custom_vjp
     def contracted(features: Any) -> dict[int, Any]:
-        return evaluate(split(features))
+        return apart(evaluate(apart(split(features))))
 
     def backward(features: Any, gradients: dict[int, Any]) -> tuple[Any]:
         # Derivatives component by component, put together once: a slice's own derivative is a padded array for each.
-        return (jnp.stack(jax.vjp(evaluate, split(features))[1](gradients)[0], axis=1),)
+        by_component = jax.vjp(evaluate, apart(split(features)))[1](apart(gradients))[0]
+        return (jnp.stack(apart(by_component), axis=1),)
 
     contracted.defvjp(lambda features: (contracted(features), features), backward)
     return contracted

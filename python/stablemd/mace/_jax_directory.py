@@ -7,7 +7,7 @@ Neither mace_jax nor flax is imported. Field names, tensor names and layouts fol
 from __future__ import annotations
 
 import json
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -282,5 +282,6 @@ def read(directory: FilePath, head: str | None) -> tuple[Description, str]:
     bessel = source.find("radial_embedding.basis_fn.bessel_weights")
     if bessel is None:
         bessel = source.tensor("radial_embedding.basis_fn._bessel_weights", bessels)
-    description = assemble(source, config, bessel=bessel, radial=radial, head=chosen)
+    prefactor = sqrt(2 / config.cutoff)
+    description = assemble(source, config, bessel=bessel, prefactor=prefactor, radial=radial, head=chosen)
     return description, config.heads[chosen]
