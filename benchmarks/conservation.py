@@ -29,12 +29,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5000)
     steps = parser.parse_args().steps
     tables, figures = {}, {}
-    print(f"{'dtype':>8} {'ranks':>5} {'drift':>10} {'std':>10} {'range':>10} {'T mean':>8} {'s/step':>8}   (eV/atom, K)")
+    print(
+        f"{'dtype':>8} {'ranks':>5} {'drift':>10} {'std':>10} {'range':>10} {'T mean':>8} {'s/step':>8}   (eV/atom, K)"
+    )
     for dtype in ("float64", "float32"):
         for ranks in (1, 2):
-            run = lammps(
-                SIC_INPUTS / "in.nve", ranks=ranks, variables={"model": bundle("sic", dtype), "steps": steps}
-            )
+            run = lammps(SIC_INPUTS / "in.nve", ranks=ranks, variables={"model": bundle("sic", dtype), "steps": steps})
             table = tables[dtype, ranks] = run.tables[0]
             figures[dtype, ranks] = conservation(table)
             drift, std, spread = figures[dtype, ranks]
@@ -45,7 +45,9 @@ def main() -> None:
             )
     for ranks in (1, 2):
         beyond = np.subtract(figures["float32", ranks], figures["float64", ranks])
-        print("float32 beyond float64, {} rank(s): drift {:.1e}, std {:.1e}, range {:.1e} eV/atom".format(ranks, *beyond))
+        print(
+            "float32 beyond float64, {} rank(s): drift {:.1e}, std {:.1e}, range {:.1e} eV/atom".format(ranks, *beyond)
+        )
     for dtype in ("float64", "float32"):
         one, two = tables[dtype, 1], tables[dtype, 2]
         apart = np.abs(one["TotEng"] - two["TotEng"]) / ATOMS
