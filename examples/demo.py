@@ -78,7 +78,7 @@ def plot(tables: dict[int, dict[str, np.ndarray]], atoms: int, target: Path) -> 
     for ranks, table in tables.items():
         deviation = (table["TotEng"] - table["TotEng"][0]) / atoms * 1e6
         axes.plot(table["Time"], deviation, label=f"{ranks} rank{'s' * (ranks > 1)}", ls="-" if ranks == 1 else "--")
-    axes.set(xlabel="time / ps", ylabel="total energy − start / (µeV/atom)", title=f"NVE, {atoms} atoms of SiC, 0.5 fs")
+    axes.set(xlabel="time / ps", ylabel="total energy - start / (µeV/atom)", title=f"NVE, {atoms} atoms of SiC, 0.5 fs")
     axes.legend()
     figure.savefig(target, dpi=150)
 
