@@ -6,7 +6,8 @@ float32 against float64, one rank against two:
 python benchmarks/conservation.py [--steps 5000]
 
 Prints, per run, the drift (slope of a straight line through the total energy, times the run's length) and the
-fluctuation (standard deviation about that line, and largest minus smallest value), per atom; then what float32 adds to float64.
+fluctuation (standard deviation about that line, and largest minus smallest value), per atom; then what float32 adds to
+float64.
 """
 
 from __future__ import annotations
