@@ -105,6 +105,7 @@ TEST(layout_of_the_arrays) {
     CHECK_EQUAL(static_cast<float *>(graph.vectors)[3 * edge + 2], 0.0f);
   }
   CHECK_EQUAL(model.reserve(size).moved, 0);
+  for (const test::LogLine &line : runtime.log) CHECK(line.line.find("copies") == std::string::npos);
 }
 
 TEST(sizes_across_every_boundary) {
