@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax_reference import evaluate_in_jax
 from lammps_runner import Setup, evaluate
-from stablemd import mace
+from stablemd import StableMDCalculator, mace
 
 DATA = Path(__file__).parents[1] / "data"
 ELEMENTS = {"sic": ["Si", "C"], "bpa": ["C", "H", "N", "O"], "reduced": ["H", "C", "O"]}
@@ -75,6 +75,20 @@ def test_two_ranks(mace_bundle, tmp_path, model, dtype, options, kinds):
     assert len(chosen) == len(kinds)
     for atoms, ours in zip(chosen, evaluate(setup, chosen, tmp_path), strict=True):
         assert_reference(ours, atoms, dtype)
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_agrees_with_ase(mace_bundle, tmp_path, options):
+    bundle, chosen = mace_bundle("sic"), frames("sic", ("test", "primitive", "triclinic", "slab"), 1)
+    for atoms, ours in zip(chosen, evaluate(Setup(bundle, ELEMENTS["sic"], **options), chosen, tmp_path), strict=True):
+        atoms = atoms.copy()
+        atoms.calc = StableMDCalculator(bundle, threads=1)
+        assert abs(ours.energy - atoms.get_potential_energy()) < 1e-8 * len(atoms)
+        np.testing.assert_allclose(ours.energies, atoms.get_potential_energies(), atol=1e-8, rtol=0)
+        np.testing.assert_allclose(ours.forces, atoms.get_forces(), atol=1e-7, rtol=0)
+        if atoms.pbc.all():
+            np.testing.assert_allclose(ours.stress, atoms.get_stress(), atol=1e-9, rtol=0)
+            np.testing.assert_allclose(ours.stresses, atoms.get_stresses(), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])

@@ -70,6 +70,16 @@ def test_agrees_with_jax(toy_bundle, tmp_path, frames, exact, name, layers):
         assert_agrees(ours, exact(layers)[frame], frame, 1e-6 if setup.units == "real" else 1e-10)
 
 
+def test_tiled_domains(toy_bundle, tmp_path):
+    """Domains of unequal size from recursive bisection, where ghosts travel by other routes."""
+    potential, atoms = potentials.message_passing(), structures.crystal((4, 2, 2))
+    del atoms[atoms.positions[:, 0] > 11.0]
+    setup = Setup(toy_bundle("message_passing"), ELEMENTS, ranks=2)
+    setup.before, setup.after = ["comm_style tiled"], ["neighbor 0.5 bin", "balance 1.0 rcb"]
+    (ours,) = evaluate(setup, [atoms], tmp_path)
+    assert_agrees(ours, evaluate_in_jax(potential, atoms), "crystal", 1e-10)
+
+
 def test_order_of_types(toy_bundle, tmp_path):
     """pair_coeff gives the elements in the order of LAMMPS' types, whatever the model's own order; types may repeat."""
     potential, atoms = potentials.message_passing(), structures.crystal()
