@@ -36,9 +36,7 @@ def test_harmonics_of_low_degree_are_the_known_polynomials():
     x, y, z = unit.T
     ours = harmonics(unit, 2)
     assert ours[:, 1:4] == pytest.approx(np.sqrt(3) * unit, abs=1e-13)
-    second = np.sqrt(15) * np.stack(
-        [x * z, x * y, (3 * y**2 - 1) / np.sqrt(12), y * z, (z**2 - x**2) / 2], axis=1
-    )
+    second = np.sqrt(15) * np.stack([x * z, x * y, (3 * y**2 - 1) / np.sqrt(12), y * z, (z**2 - x**2) / 2], axis=1)
     assert ours[:, 4:9] == pytest.approx(second, abs=1e-13)
 
 

@@ -18,7 +18,7 @@ from ._angular import coupling
 from ._assemble import Configuration, assemble, choose_head
 from ._description import Description
 from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
-from ._refuse import check_block, check_fields, check_hidden, unsupported
+from ._refuse import MAX_ELL, check_block, check_fields, check_hidden, check_numbers, unsupported
 
 _FIELDS = (
     "apply_cutoff",
@@ -181,6 +181,9 @@ def _configuration(path: FilePath, model: Any) -> Configuration:
     channels, degrees = check_hidden(where, _irreps(hidden))
     if _irreps(products[-1].symmetric_contractions.irreps_out) != [(channels, 0, 1)]:
         raise unsupported(where, "features of the last layer", products[-1].symmetric_contractions.irreps_out)
+    max_ell = max(ell for _, ell, _ in _irreps(interactions[0].edge_attrs_irreps))
+    if max_ell > MAX_ELL:
+        raise unsupported(where, "max_ell", max_ell)
     heads = tuple(str(head) for head in getattr(model, "heads", None) or ["Default"])
     averages = {float(block.avg_num_neighbors) for block in interactions}
     average = averages.pop()
@@ -189,8 +192,8 @@ def _configuration(path: FilePath, model: Any) -> Configuration:
     return Configuration(
         cutoff=float(model.r_max),
         cutoff_power=int(model.radial_embedding.cutoff_fn.p),
-        max_ell=max(ell for _, ell, _ in _irreps(interactions[0].edge_attrs_irreps)),
-        atomic_numbers=tuple(int(number) for number in model.atomic_numbers),
+        max_ell=max_ell,
+        atomic_numbers=check_numbers(where, [int(number) for number in model.atomic_numbers]),
         blocks=blocks,
         correlation=tuple(int(product.symmetric_contractions.contractions[0].correlation) for product in products),
         channels=channels,
