@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What must hold for any structure: symmetries, derivatives, locality, and independence of how the graph is laid out."""
+"""What must hold for any structure: symmetries, derivatives, locality, whatever the layout of the graph."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ def assemble(
 ) -> Description:
     """All weights of one head.
 
-    ``bessel`` are the wave numbers, ``prefactor`` what the Bessel functions are multiplied by, ``radial`` the widths of the
-    radial network.
+    ``bessel`` are the wave numbers, ``prefactor`` what the Bessel functions are multiplied by, ``radial`` the widths of
+    the radial network.
     """
     heads, elements = len(config.heads), len(config.atomic_numbers)
     layers = [_layer(source, config, index, radial) for index in range(config.layers)]

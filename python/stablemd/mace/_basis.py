@@ -9,9 +9,9 @@ from .._errors import ArgumentError
 from ._polynomials import dense_to_coefficients
 from ._reduced import reduced_basis
 
-#: Largest polynomial degree, by (max_ell, output degree), for which our derivation was compared with cuequivariance's and
-#: gives the same polynomials. Beyond, several couplings share a type of monomial, and how cuequivariance mixes them hangs
-#: on rounding errors in its elimination.
+#: Largest polynomial degree, by (max_ell, output degree), for which our derivation was compared with cuequivariance's
+#: and gives the same polynomials. Beyond, several couplings share a type of monomial, and how cuequivariance mixes them
+#: hangs on rounding errors in its elimination.
 _DERIVED = {
     **{(max_ell, output): 4 for max_ell in (0, 1, 2) for output in (0, 1, 2)},
     **{(3, output): 4 if output == 0 else 3 for output in (0, 1, 2)},
@@ -27,8 +27,8 @@ def coupling_basis(where: str, max_ell: int, degree: int, output: int) -> np.nda
         import cuequivariance as cue
     except ImportError:
         raise ArgumentError(
-            f"{where}: the reduced basis for max_ell = {max_ell}, correlation {degree}, l = {output} needs cuequivariance: "
-            "pip install cuequivariance"
+            f"{where}: the reduced basis for max_ell = {max_ell}, correlation {degree}, l = {output} needs "
+            "cuequivariance: pip install cuequivariance"
         ) from None
     names = [f"{ell}{'eo'[ell % 2]}" for ell in range(max_ell + 1)]
     wanted = cue.Irreps(cue.O3, f"{output}{'eo'[output % 2]}")

@@ -36,7 +36,7 @@ def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]
         return products[indices]
 
     outputs: list[Any] = []
-    for component in range(len(polynomials.terms[0])):
+    for component in range(polynomials.components):
         total = None
         for path, components in enumerate(polynomials.terms):
             value = None
@@ -46,7 +46,7 @@ def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]
             if value is not None:
                 value = value * weights[:, path]
                 total = value if total is None else total + value
-        outputs.append(total)
+        outputs.append(jnp.zeros_like(features[0]) if total is None else total)
     return outputs
 
 
@@ -91,7 +91,7 @@ def _per_element(matrices: np.ndarray) -> np.ndarray:
 
 
 def _after(model: Description, index: int) -> dict[int, np.ndarray]:
-    """What a layer's features are multiplied by, by degree: the next layer's ``up``, its skip per element, a readout."""
+    """What a layer's features are multiplied by, by degree: the next layer's ``up`` and skip per element, a readout."""
     if index == len(model.layers) - 1:
         first = model.final[0]
         return {0: first if first.ndim == 2 else model.scale * first[:, None]}

@@ -154,7 +154,7 @@ class _JaxSource:
 
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
         """MACE-JAX divides these weights by sqrt(fan-in) in the precision that they are stored in, and XLA turns that
-        into a product with the rounded reciprocal. Done alike here: in float64 the model differs by 1e-7 eV/atom otherwise.
+        into a product with the rounded reciprocal. Done alike here, or a model in float64 differs by 1e-7 eV/atom.
         """
         self.tensor(name, inputs * outputs)
         stored = self._stored(name)
