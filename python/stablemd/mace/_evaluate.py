@@ -18,9 +18,23 @@ import numpy as np
 from ..graph import Graph
 from ._convolution import EdgeList, Params, convolution
 from ._description import Description, Layer
-from ._polynomials import Polynomials
+from ._polynomials import Polynomials, Term
 
 # ---- symmetric contraction -------------------------------------------------------------------------------------------
+
+
+def _grouped_sum(terms: tuple[Term, ...], product: Callable[[tuple[int, ...]], Any]) -> Any:
+    """Sum of coefficients times products, each coefficient applied once; None if there are no terms."""
+    groups: dict[float, Any] = {}
+    for indices, coefficient in terms:
+        size = round(abs(coefficient), 13)
+        known = groups.get(size)
+        if known is None:
+            groups[size] = product(indices) if coefficient > 0 else -product(indices)
+        else:
+            groups[size] = known + product(indices) if coefficient > 0 else known - product(indices)
+    scaled = [value * size for size, value in groups.items()]
+    return sum(scaled[1:], start=scaled[0]) if scaled else None
 
 
 def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]) -> list[Any]:
@@ -39,10 +53,7 @@ def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]
     for component in range(polynomials.components):
         total = None
         for path, components in enumerate(polynomials.terms):
-            value = None
-            for indices, coefficient in components[component]:
-                term = product(indices) * coefficient
-                value = term if value is None else value + term
+            value = _grouped_sum(components[component], product)
             if value is not None:
                 value = value * weights[:, path]
                 total = value if total is None else total + value
