@@ -139,6 +139,10 @@ class _TorchSource:
 
 
 def _irreps(irreps: Any) -> list[tuple[int, int, int]]:
+    if isinstance(irreps, str):
+        from e3nn.o3 import Irreps
+
+        irreps = Irreps(irreps)
     return [(int(mul), int(ir.l), int(ir.p)) for mul, ir in irreps]
 
 
