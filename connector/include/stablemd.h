@@ -166,9 +166,10 @@ typedef struct smd_graph {
 } smd_graph;
 
 /* Makes room for a graph of this size and says where to write it. Cheap when the capacity suffices; otherwise
- * capacities grow on a geometric grid (at most 12 % more than asked for, small ones in steps of 8) and the program of
- * that size is loaded from the cache or compiled. A capacity is kept until the graph outgrows it or needs less than
- * 70 % of it. Call before every evaluation with the exact sizes. After an error the earlier capacity is still there. */
+ * capacities grow on a geometric grid (at first at most 12 % more than asked for, at most 31 % for a graph that has
+ * outgrown its capacity before; small ones in steps of 8) and the program of that size is loaded from the cache or
+ * compiled. A capacity is kept until the graph outgrows it or needs less than 60 % of it. Call before every evaluation
+ * with the exact sizes. After an error the earlier capacity is still there. */
 SMD_API smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_graph *graph);
 
 typedef struct smd_result {
