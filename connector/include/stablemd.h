@@ -89,7 +89,8 @@ typedef struct smd_runtime_options {
 
 /* Loads the plugin, checks its PJRT version, creates a client with one device, then loads every *.so on
  * $STABLEMD_FFI_PATH (folders or files, colon-separated) and in the folder ffi/ beside this library that exports
- * `int RegisterFFi(const XLA_FFI_Api *, const char *platform)` and calls it. */
+ * `int RegisterFFi(const XLA_FFI_Api *, const char *platform)` and calls it. One on the path that fails is an error;
+ * one beside this library is reported to `log` and left out. */
 SMD_API smd_status smd_runtime_create(const smd_runtime_options *options, smd_runtime **runtime);
 
 /* Destroy the models first. NULL is allowed. */

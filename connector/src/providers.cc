@@ -131,13 +131,14 @@ using RegisterFfi = int(const XLA_FFI_Api *, const char *platform);
 struct Library {
   fs::path path;
   bool named;  // by the user as a file, so that it must be a provider
+  bool own;    // came with this library, so that models without custom calls must not suffer from it
 };
 
-std::vector<Library> libraries_in(const fs::path &folder) {
+std::vector<Library> libraries_in(const fs::path &folder, bool own) {
   std::vector<Library> libraries;
   std::error_code failure;
   for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
-    if (at->path().extension() == ".so") libraries.push_back({at->path(), false});
+    if (at->path().extension() == ".so") libraries.push_back({at->path(), false, own});
   }
   if (failure) fail(SMD_ERROR_PROVIDER, folder.string(), ": cannot be searched for FFI providers: ", failure.message());
   std::sort(libraries.begin(), libraries.end(), [](const Library &a, const Library &b) { return a.path < b.path; });
@@ -163,16 +164,16 @@ std::vector<Library> libraries_on_path(Providers &providers) {
   for (const std::string &entry : split(path ? path : "", ':')) {
     std::error_code failure;
     if (fs::is_directory(entry, failure)) {
-      append(libraries_in(entry));
+      append(libraries_in(entry, false));
     } else if (fs::exists(entry, failure)) {
-      append({{entry, true}});
+      append({{entry, true, false}});
     } else {
       fail(SMD_ERROR_PROVIDER, "STABLEMD_FFI_PATH: ", entry, " does not exist");
     }
   }
   const fs::path own = fs::path(library_folder()) / "ffi";
   std::error_code failure;
-  if (fs::is_directory(own, failure)) append(libraries_in(own));
+  if (fs::is_directory(own, failure)) append(libraries_in(own, true));
   providers.searched += ", " + own.string();
   return libraries;
 }
@@ -227,7 +228,13 @@ Providers load_providers(const Plugin &plugin, const std::string &device,
   Registry &registry = registry_of(plugin);
   Providers providers;
   for (const Library &library : libraries_on_path(providers)) {
-    providers.count += load_library(registry, library, device == "cpu" ? "Host" : "CUDA", log_info);
+    try {
+      providers.count += load_library(registry, library, device == "cpu" ? "Host" : "CUDA", log_info);
+    } catch (const Error &error) {
+      if (!library.own) throw;
+      log_info(std::string("not used: ") + error.what());
+      providers.searched += std::string(" (") + error.what() + ")";
+    }
   }
   return providers;
 }
