@@ -73,10 +73,12 @@ class Executor {
   virtual void run(int64_t count, void (*work)(void *context, int64_t item), void *context) = 0;
 };
 
-/// Where a call runs: the executor (Host) or the stream (CUDA, a CUstream).
+/// Where a call runs.
 struct Launch {
-  Executor *executor = nullptr;
-  void *stream = nullptr;
+  Executor *executor = nullptr;   // Host
+  void *stream = nullptr;         // CUDA: a CUstream
+  int32_t device = 0;             // CUDA: the device's ordinal
+  Order order = Order::kForward;  // what to compute, for kernels that hold all orders
 };
 
 /// A kernel ready to run. Never destroyed once a handler has seen it, so it may be called without any lock, by several
@@ -102,6 +104,9 @@ struct Unit {
 class Backend {
  public:
   virtual ~Backend() = default;
+
+  /// "Host" or "CUDA"; part of the key of images.
+  virtual const char *name() const = 0;
 
   /// True if an image serves forward, backward and double backward together (then `order` is always kForward).
   virtual bool one_image_for_all_orders() const = 0;

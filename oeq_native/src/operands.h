@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The order of operands and results of each op (OpenEquivariance 0.7's), and what they must look like.
+#pragma once
+
+#include "backend.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace oeq {
+
+/// Fills an OeqCall from a call's operands and results; throws KernelError naming the one that does not fit the
+/// payload.
+OeqCall bind_operands(Order order, const Payload &payload, xla::ffi::RemainingArgs &arguments,
+                      xla::ffi::RemainingRets &results);
+
+}  // namespace oeq
