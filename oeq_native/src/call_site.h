@@ -13,7 +13,7 @@ namespace oeq {
 
 /// The state that XLA keeps for us per custom call of an executable. `instantiate` makes it; `execute` finds in it the
 /// kernel of the device that it runs on, with one acquire load once that has been ready.
-class CallSite {
+class alignas(64) CallSite {
  public:
   /// Throws KernelError for a payload that is no good.
   CallSite(const Target &target, Platform platform, int64_t hash, std::string_view payload);

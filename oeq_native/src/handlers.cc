@@ -48,28 +48,95 @@ ffi::Error initialize_cuda(CallSite *site, int32_t device) {
   return guarded(site->target().name, [&] { site->request(device); });
 }
 
-ffi::Error execute_host(CallSite *site, ffi::ThreadPool pool, ffi::RemainingArgs arguments,
-                        ffi::RemainingRets results) {
-  return guarded(site->target().name, [&] {
-    const Kernel &kernel = site->kernel(kHostDevice);
-    XlaExecutor executor(pool);
-    Launch launch;
-    launch.executor = &executor;
-    launch.order = site->target().order;
-    kernel.run(bind_operands(site->target().order, site->payload(), arguments, results), launch);
-  });
+/// The context's value of one kind, by C API; throws KernelError with XLA's reason.
+template <typename Args, typename Get>
+void get_from_context(const XLA_FFI_CallFrame &frame, Args &args, Get *get) {
+  args.ctx = frame.ctx;
+  if (XLA_FFI_Error *error = get(&args)) {
+    const std::string reason = ffi::internal::GetErrorMessage(frame.api, error);
+    ffi::internal::DestroyError(frame.api, error);
+    throw KernelError(reason);
+  }
 }
 
-ffi::Error execute_cuda(CallSite *site, void *stream, int32_t device, ffi::RemainingArgs arguments,
-                        ffi::RemainingRets results) {
-  return guarded(site->target().name, [&] {
-    const Kernel &kernel = site->kernel(device);
-    Launch launch;
-    launch.stream = stream;
-    launch.device = device;
-    launch.order = site->target().order;
-    kernel.run(bind_operands(site->target().order, site->payload(), arguments, results), launch);
-  });
+CallSite &call_site(const XLA_FFI_CallFrame &frame) {
+  XLA_FFI_State_Get_Args args{};
+  args.struct_size = XLA_FFI_State_Get_Args_STRUCT_SIZE;
+  args.stage = XLA_FFI_ExecutionStage_INSTANTIATE;
+  args.type_id = &CallSite::id;
+  get_from_context(frame, args, frame.api->XLA_FFI_State_Get);
+  return *static_cast<CallSite *>(args.state);
+}
+
+void *stream(const XLA_FFI_CallFrame &frame) {
+  XLA_FFI_Stream_Get_Args args{};
+  args.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE;
+  get_from_context(frame, args, frame.api->XLA_FFI_Stream_Get);
+  return args.stream;
+}
+
+int32_t device_ordinal(const XLA_FFI_CallFrame &frame) {
+  XLA_FFI_DeviceOrdinal_Get_Args args{};
+  args.struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE;
+  get_from_context(frame, args, frame.api->XLA_FFI_DeviceOrdinal_Get);
+  return args.device_ordinal;
+}
+
+void execute_host(const XLA_FFI_CallFrame &frame) {
+  CallSite &site = call_site(frame);
+  XlaExecutor executor(frame);
+  Launch launch;
+  launch.executor = &executor;
+  launch.order = site.target().order;
+  site.kernel(kHostDevice).run(bind_operands(launch.order, site.payload(), frame), launch);
+}
+
+void execute_cuda(const XLA_FFI_CallFrame &frame) {
+  CallSite &site = call_site(frame);
+  Launch launch;
+  launch.stream = stream(frame);
+  launch.device = device_ordinal(frame);
+  launch.order = site.target().order;
+  site.kernel(launch.device).run(bind_operands(launch.order, site.payload(), frame), launch);
+}
+
+/// What XLA asks a handler when it is registered; XLA's C++ bindings know the answers.
+XLA_FFI_Error *describe_execute(XLA_FFI_CallFrame *frame) {
+  static const auto *const handler =
+      ffi::Ffi::Bind()
+          .RemainingArgs()
+          .RemainingRets()
+          .To([](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
+              {ffi::Traits::kCmdBufferCompatible})
+          .release();
+  return handler->Call(frame);
+}
+
+bool asks_for_metadata(const XLA_FFI_CallFrame &frame) {
+  for (const XLA_FFI_Extension_Base *e = frame.extension_start; e != nullptr; e = e->next) {
+    if (e->type == XLA_FFI_Extension_Metadata) return true;
+  }
+  return false;
+}
+
+XLA_FFI_Error *error_of(const XLA_FFI_CallFrame &frame, const std::string &message) {
+  return ffi::internal::CreateError(frame.api, ffi::Error::Internal(message));
+}
+
+/// The stage that every step goes through, without XLA's C++ decoding of operands and attributes.
+template <size_t index, Platform platform>
+XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame) {
+  if (asks_for_metadata(*frame)) return describe_execute(frame);
+  try {
+    if constexpr (platform == Platform::kHost) {
+      execute_host(*frame);
+    } else {
+      execute_cuda(*frame);
+    }
+    return nullptr;
+  } catch (const std::exception &error) {
+    return error_of(*frame, std::string(kTargets[index].name) + ": " + error.what());
+  }
 }
 
 /// One stage as a C function; the binding is built at its first call and never destroyed.
@@ -90,28 +157,13 @@ auto bind_initialize_cuda() {
       initialize_cuda);
 }
 
-auto bind_execute_host() {
-  return ffi::Ffi::Bind().Ctx<ffi::State<CallSite>>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().To(
-      execute_host, {ffi::Traits::kCmdBufferCompatible});
-}
-
-auto bind_execute_cuda() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::State<CallSite>>()
-      .Ctx<ffi::PlatformStream<void *>>()
-      .Ctx<ffi::DeviceOrdinal>()
-      .RemainingArgs()
-      .RemainingRets()
-      .To(execute_cuda, {ffi::Traits::kCmdBufferCompatible});
-}
-
 template <size_t index>
 Stages stages_of(Platform platform) {
   if (platform == Platform::kHost) {
-    return {call<&bind_instantiate<index, Platform::kHost>>, nullptr, nullptr, call<&bind_execute_host>};
+    return {call<&bind_instantiate<index, Platform::kHost>>, nullptr, nullptr, &execute<index, Platform::kHost>};
   }
   return {call<&bind_instantiate<index, Platform::kCuda>>, nullptr, call<&bind_initialize_cuda>,
-          call<&bind_execute_cuda>};
+          &execute<index, Platform::kCuda>};
 }
 
 template <size_t... index>

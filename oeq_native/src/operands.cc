@@ -1,114 +1,114 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "operands.h"
 
-#include <initializer_list>
 #include <sstream>
 
 namespace oeq {
 namespace {
 
-namespace ffi = xla::ffi;
-
 constexpr int64_t kAny = -1;  // a dimension that may have any length
 
 struct Shape {
-  int rank;
+  int64_t rank;
   int64_t dims[2];
 };
 
 Shape vector(int64_t length) { return {1, {length, 0}}; }
 Shape matrix(int64_t rows, int64_t columns) { return {2, {rows, columns}}; }
 
-ffi::DataType xla_dtype(DType dtype) {
+XLA_FFI_DataType xla_dtype(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
-      return ffi::DataType::F32;
+      return XLA_FFI_DataType_F32;
     case DType::kFloat64:
-      return ffi::DataType::F64;
+      return XLA_FFI_DataType_F64;
     case DType::kInt32:
-      return ffi::DataType::S32;
+      return XLA_FFI_DataType_S32;
     case DType::kInt64:
-      return ffi::DataType::S64;
+      return XLA_FFI_DataType_S64;
     case DType::kUint8:
-      return ffi::DataType::U8;
+      return XLA_FFI_DataType_U8;
   }
-  return ffi::DataType::INVALID;
+  return XLA_FFI_DataType_INVALID;
 }
 
-bool fits(const ffi::AnyBuffer &buffer, const Shape &shape, DType dtype) {
-  const auto dims = buffer.dimensions();
-  if (buffer.element_type() != xla_dtype(dtype) || dims.size() != static_cast<size_t>(shape.rank)) return false;
-  for (int i = 0; i < shape.rank; ++i) {
-    if (shape.dims[i] != kAny && dims[i] != shape.dims[i]) return false;
+std::string dtype_name(XLA_FFI_DataType dtype) {
+  switch (dtype) {
+    case XLA_FFI_DataType_F32:
+      return "f32";
+    case XLA_FFI_DataType_F64:
+      return "f64";
+    case XLA_FFI_DataType_S32:
+      return "i32";
+    case XLA_FFI_DataType_S64:
+      return "i64";
+    case XLA_FFI_DataType_U8:
+      return "u8";
+    default:
+      return "XLA's element type " + std::to_string(dtype);
+  }
+}
+
+bool fits(const XLA_FFI_Buffer &buffer, const Shape &shape, DType dtype) {
+  if (buffer.dtype != xla_dtype(dtype) || buffer.rank != shape.rank) return false;
+  for (int64_t i = 0; i < shape.rank; ++i) {
+    if (shape.dims[i] != kAny && buffer.dims[i] != shape.dims[i]) return false;
   }
   return true;
 }
 
-/// E.g. "F32[10, 32]"; a dimension that may be anything is "?".
-template <typename Dims>
-std::string described(ffi::DataType dtype, const Dims &dims, size_t rank) {
-  std::ostringstream text;
-  text << dtype << "[";
-  for (size_t i = 0; i < rank; ++i) {
-    text << (i == 0 ? "" : ", ");
-    if (dims[i] == kAny) {
-      text << "?";
-    } else {
-      text << dims[i];
-    }
+/// E.g. "f32[10, 32]"; a dimension that may be anything is "?".
+std::string described(XLA_FFI_DataType dtype, const int64_t *dims, int64_t rank) {
+  std::string text = dtype_name(dtype) + "[";
+  for (int64_t i = 0; i < rank; ++i) {
+    text += (i == 0 ? "" : ", ") + (dims[i] == kAny ? "?" : std::to_string(dims[i]));
   }
-  text << "]";
-  return text.str();
+  return text + "]";
 }
 
-/// Takes operands and results in order, checking each.
+/// Takes operands and results in order, checking each. Reads the frame as it is: XLA's C++ decoding takes longer than
+/// the rest of a call.
 class Binder {
  public:
-  Binder(ffi::RemainingArgs &arguments, ffi::RemainingRets &results) : arguments_(arguments), results_(results) {}
+  explicit Binder(const XLA_FFI_CallFrame &frame) : arguments_(frame.args), results_(frame.rets) {}
 
-  void expect_counts(size_t arguments, size_t results) const {
-    if (arguments_.size() == arguments && results_.size() == results) return;
-    throw KernelError("called with " + std::to_string(arguments_.size()) + " operands and " +
-                      std::to_string(results_.size()) + " results, takes " + std::to_string(arguments) + " and " +
+  void expect_counts(int64_t arguments, int64_t results) const {
+    if (arguments_.size == arguments && results_.size == results) return;
+    throw KernelError("called with " + std::to_string(arguments_.size) + " operands and " +
+                      std::to_string(results_.size) + " results, takes " + std::to_string(arguments) + " and " +
                       std::to_string(results));
   }
 
-  ffi::AnyBuffer argument(const char *name, const Shape &shape, DType dtype) {
-    auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
-    if (!buffer.has_value()) fail(name, "is not a buffer");
-    check(name, *buffer, shape, dtype);
-    return *buffer;
+  const XLA_FFI_Buffer &argument(const char *name, const Shape &shape, DType dtype) {
+    const int64_t i = next_argument_++;
+    return checked(name, arguments_.types[i] == XLA_FFI_ArgType_BUFFER, arguments_.args[i], shape, dtype);
   }
 
   void *result(const char *name, const Shape &shape, DType dtype) {
-    auto buffer = results_.get<ffi::AnyBuffer>(next_result_++);
-    if (!buffer.has_value()) fail(name, "is not a buffer");
-    check(name, **buffer, shape, dtype);
-    return (*buffer)->untyped_data();
+    const int64_t i = next_result_++;
+    return checked(name, results_.types[i] == XLA_FFI_RetType_BUFFER, results_.rets[i], shape, dtype).data;
   }
 
-  /// Length of the first dimension of an operand still to come; 0 where it has none.
-  int64_t rows_of_argument(size_t index) {
-    auto buffer = arguments_.get<ffi::AnyBuffer>(index);
-    if (!buffer.has_value() || buffer->dimensions().size() == 0) return 0;
-    return buffer->dimensions()[0];
+  /// Length of the first dimension of an operand; 0 where it has none.
+  int64_t rows_of_argument(int64_t i) const {
+    if (arguments_.types[i] != XLA_FFI_ArgType_BUFFER) return 0;
+    const auto &buffer = *static_cast<const XLA_FFI_Buffer *>(arguments_.args[i]);
+    return buffer.rank == 0 ? 0 : buffer.dims[0];
   }
 
  private:
-  void check(const char *name, const ffi::AnyBuffer &buffer, const Shape &shape, DType dtype) const {
-    if (fits(buffer, shape, dtype)) return;
-    const auto dims = buffer.dimensions();
-    fail(name, "must be " + described(xla_dtype(dtype), shape.dims, static_cast<size_t>(shape.rank)) + ", is " +
-                   described(buffer.element_type(), dims, dims.size()));
+  static const XLA_FFI_Buffer &checked(const char *name, bool is_buffer, const void *operand, const Shape &shape,
+                                       DType dtype) {
+    if (!is_buffer) throw KernelError(std::string(name) + " is not a buffer");
+    const auto &buffer = *static_cast<const XLA_FFI_Buffer *>(operand);
+    if (fits(buffer, shape, dtype)) return buffer;
+    throw KernelError(std::string(name) + " must be " + described(xla_dtype(dtype), shape.dims, shape.rank) + ", is " +
+                      described(buffer.dtype, buffer.dims, buffer.rank));
   }
 
-  [[noreturn]] void fail(const char *name, const std::string &what) const {
-    throw KernelError(std::string(name) + " " + what);
-  }
-
-  ffi::RemainingArgs &arguments_;
-  ffi::RemainingRets &results_;
-  size_t next_argument_ = 0, next_result_ = 0;
+  const XLA_FFI_Args &arguments_;
+  const XLA_FFI_Rets &results_;
+  int64_t next_argument_ = 0, next_result_ = 0;
 };
 
 /// Shapes of the arrays of one call. Rows of L1 and L3 are nodes in a convolution; rows of L2 are its edges.
@@ -116,7 +116,7 @@ struct Shapes {
   Shape l1, l2, l3, weights;
 };
 
-size_t tensor_count(Order order) {
+int64_t tensor_count(Order order) {
   switch (order) {
     case Order::kForward:
       return 3;
@@ -128,7 +128,7 @@ size_t tensor_count(Order order) {
   return 0;
 }
 
-size_t result_count(Order order) {
+int64_t result_count(Order order) {
   switch (order) {
     case Order::kForward:
       return 1;
@@ -140,11 +140,11 @@ size_t result_count(Order order) {
   return 0;
 }
 
-constexpr size_t kGraphOperands = 4;  // receivers, senders, workspace, order of the senders
+constexpr int64_t kGraphOperands = 4;  // receivers, senders, workspace, order of the senders
 
 void bind_tensors(Binder &bind, Order order, const KernelProperties &p, const Shapes &shapes, OeqCall &call) {
   const auto input = [&](const char *name, const Shape &shape, DType dtype) {
-    return bind.argument(name, shape, dtype).untyped_data();
+    return bind.argument(name, shape, dtype).data;
   };
   call.L1 = input("L1_in", shapes.l1, p.irrep_dtype);
   call.L2 = input("L2_in", shapes.l2, p.irrep_dtype);
@@ -165,23 +165,23 @@ void bind_tensors(Binder &bind, Order order, const KernelProperties &p, const Sh
 }
 
 void bind_graph(Binder &bind, const KernelProperties &p, OeqCall &call) {
-  call.receivers = bind.argument("rows", vector(call.products), p.idx_dtype).untyped_data();
-  call.senders = bind.argument("cols", vector(call.products), p.idx_dtype).untyped_data();
-  call.workspace = bind.argument("workspace", vector(p.workspace_size), DType::kUint8).untyped_data();
+  call.receivers = bind.argument("rows", vector(call.products), p.idx_dtype).data;
+  call.senders = bind.argument("cols", vector(call.products), p.idx_dtype).data;
+  call.workspace = bind.argument("workspace", vector(p.workspace_size), DType::kUint8).data;
   call.workspace_bytes = p.workspace_size;
   // Only deterministic kernels need the order of the senders; others are given a dummy.
-  const ffi::AnyBuffer order =
+  const XLA_FFI_Buffer &order =
       bind.argument("sender_perm", vector(p.deterministic ? call.products : kAny), p.idx_dtype);
-  call.sender_order = order.untyped_data();
-  call.sender_order_count = order.dimensions()[0];
+  call.sender_order = order.data;
+  call.sender_order_count = order.dims[0];
 }
 
 }  // namespace
 
-OeqCall bind_operands(Order order, const Payload &payload, ffi::RemainingArgs &arguments, ffi::RemainingRets &results) {
+OeqCall bind_operands(Order order, const Payload &payload, const XLA_FFI_CallFrame &frame) {
   const KernelProperties &p = payload.properties;
   const bool convolution = payload.family == Family::kConvolution;
-  Binder bind(arguments, results);
+  Binder bind(frame);
   bind.expect_counts(tensor_count(order) + (convolution ? kGraphOperands : 0), result_count(order));
 
   OeqCall call{};

@@ -4,13 +4,12 @@
 #pragma once
 
 #include "backend.h"
-#include "xla/ffi/api/ffi.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace oeq {
 
-/// Fills an OeqCall from a call's operands and results; throws KernelError naming the one that does not fit the
+/// Fills an OeqCall from the operands and results of a call; throws KernelError naming the one that does not fit the
 /// payload.
-OeqCall bind_operands(Order order, const Payload &payload, xla::ffi::RemainingArgs &arguments,
-                      xla::ffi::RemainingRets &results);
+OeqCall bind_operands(Order order, const Payload &payload, const XLA_FFI_CallFrame &frame);
 
 }  // namespace oeq
