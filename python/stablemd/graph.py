@@ -12,8 +12,9 @@ class Graph:
     """Atoms and edges of one evaluation, as arrays in the order of docs/bundle.md.
 
     Rows are ordered by hop (owned atoms first), edges by centre, so that each layer works on a prefix. Layers are
-    numbered from 1; ``rows[0]`` counts all rows, ``rows[l]`` the rows that layer l computes, ``edges[l]`` the edges that
-    layer l uses (``edges[0] == edges[1]``, all edges). The neighbour of an edge of layer l lies below ``rows[l - 1]``.
+    numbered from 1; ``rows[0]`` counts all rows, ``rows[l]`` the rows that layer l computes, ``edges[l]`` the edges
+    that layer l uses (``edges[0] == edges[1]``, all edges). The neighbour of an edge of layer l lies below
+    ``rows[l - 1]``.
 
     Padding edges join a dummy row to itself with a vector just beyond the cutoff; no real edge touches a dummy row.
     """

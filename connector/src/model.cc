@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <sstream>
+
+#include "error.h"
+
+namespace stablemd {
+namespace {
+
+std::vector<int64_t> shape_of(const Port &port, const Sizes &sizes) {
+  std::vector<int64_t> shape;
+  for (const SizeExpression &dimension : port.shape) shape.push_back(dimension.value(sizes));
+  return shape;
+}
+
+size_t index_of(const std::vector<Port> &ports, Role role) {
+  return std::find_if(ports.begin(), ports.end(), [role](const Port &port) { return port.role == role; }) -
+         ports.begin();
+}
+
+/// -1, 0 or 1 for versions such as 1.15.0.
+int compare_versions(const std::string &a, const std::string &b) {
+  std::istringstream left(a), right(b);
+  for (int i = 0; i < 3; ++i) {
+    int l = 0, r = 0;
+    char dot;
+    left >> l;
+    right >> r;
+    if (l != r) return l < r ? -1 : 1;
+    left >> dot;
+    right >> dot;
+  }
+  return 0;
+}
+
+bool environment_is_set(const char *name) {
+  const char *value = std::getenv(name);
+  return value && *value && std::string(value) != "0";
+}
+
+}  // namespace
+
+Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
+    : runtime_(std::move(runtime)), name_(path), checks_edges_(environment_is_set("STABLEMD_CHECK")) {
+  const Bundle bundle = Bundle::read(path);
+  manifest_ = bundle.manifest();
+  interface_ = bundle.program(runtime_->device());
+  check_targets();
+  check_stablehlo();
+  const std::string_view source = bundle.program_text(interface_);
+  try {
+    program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)};
+  } catch (const Error &error) {
+    fail(error.status, name_, ": ", interface_.text, ": ", error.what());
+  }
+  upload_weights(bundle);
+}
+
+void Model::check_targets() const {
+  for (const std::string &target : interface_.targets) {
+    if (is_registered(runtime_->client().plugin(), target)) continue;
+    fail(SMD_ERROR_PROVIDER, name_, ": needs the FFI target `", target, "`, which no provider registered (looked in ",
+         runtime_->providers().searched, "): put the provider's library on STABLEMD_FFI_PATH");
+  }
+}
+
+void Model::check_stablehlo() const {
+  const std::string &needed = manifest_.stablehlo_version;
+  const std::string offered = runtime_->client().plugin().stablehlo_version();
+  if (needed.empty() || offered.empty() || compare_versions(needed, offered) <= 0) return;
+  fail(SMD_ERROR_PLUGIN, name_, ": needs StableHLO ", needed, ", the PJRT plugin ", runtime_->client().plugin().path(),
+       " reads ", offered, ": upgrade the plugin or export the model with an older jax");
+}
+
+void Model::upload_weights(const Bundle &bundle) {
+  for (const Port &port : interface_.inputs) {
+    arguments_.push_back({nullptr, false});
+    if (port.role != Role::weight) continue;
+    const Tensor &tensor = bundle.tensor(port.tensor);
+    arguments_.back().buffer = runtime_->client().upload(tensor.data, *tensor.type, tensor.shape, HostMemory::copied);
+  }
+}
+
+BufferHandle Model::upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const {
+  const Sizes sizes = program_sizes(arrays.capacity());
+  return runtime_->client().upload(arrays.data(port.role), *port.type, shape_of(port, sizes), memory);
+}
+
+bool Model::reserve(const smd_graph_size &size, smd_graph &graph) {
+  const HopCounts counts = checked_counts(size, manifest_.layers);
+  const HopCounts need = with_padding(counts);
+  const HopCounts &capacity = program_in_use_.capacity;
+  const bool keep = program_in_use_.executable && fits(need, capacity) && !is_wasteful(need, capacity);
+  if (!keep) change_capacity(need);
+  arrays_.set_graph(counts);
+  arrays_.describe(graph);
+  graph.moved = !keep;
+  return !keep;
+}
+
+void Model::change_capacity(const HopCounts &need) {
+  const SizedExecutable sized = runtime_->executable(program_, need, program_in_use_.capacity, compile_stats_);
+  check_outputs(sized);
+  GraphArrays arrays(sized.capacity, manifest_.real, manifest_.cutoff);
+  std::vector<std::pair<size_t, Argument>> changed;
+  for (size_t i = 0; i < interface_.inputs.size(); ++i) {
+    const Port &port = interface_.inputs[i];
+    if (port.role == Role::weight) continue;
+    Argument argument{nullptr, true};
+    if (runtime_->device() == "cpu") {
+      argument.buffer = upload(port, arrays, HostMemory::aliased);
+      const void *seen = runtime_->client().device_pointer(argument.buffer.get());
+      argument.copied_each_time = seen != arrays.data(port.role);
+    }
+    changed.emplace_back(i, std::move(argument));
+  }
+  // Nothing below throws: a failed change leaves the earlier capacity usable.
+  outputs_.clear();
+  for (auto &[i, argument] : changed) arguments_[i] = std::move(argument);
+  arrays_ = std::move(arrays);
+  program_in_use_ = sized;
+  ++capacity_changes_;
+}
+
+void Model::check_outputs(const SizedExecutable &sized) const {
+  const std::vector<OutputShape> &outputs = sized.executable->outputs();
+  const Sizes sizes = program_sizes(sized.capacity);
+  bool same = outputs.size() == interface_.outputs.size();
+  for (size_t i = 0; same && i < outputs.size(); ++i) {
+    const Port &port = interface_.outputs[i];
+    same = outputs[i].type == port.type->pjrt && outputs[i].dimensions == shape_of(port, sizes);
+  }
+  if (!same) fail(SMD_ERROR_FORMAT, name_, ": results of ", interface_.text, " are not what the manifest says");
+}
+
+const void *Model::read(Role role, AlignedMemory &copy) {
+  const size_t index = index_of(interface_.outputs, role);
+  PJRT_Buffer *buffer = outputs_[index].get();
+  if (runtime_->device() == "cpu") return runtime_->client().device_pointer(buffer);
+  size_t bytes = interface_.outputs[index].type->bytes;
+  for (const int64_t dimension : shape_of(interface_.outputs[index], program_sizes(arrays_.capacity())))
+    bytes *= dimension;
+  copy = AlignedMemory(bytes);
+  runtime_->client().download(buffer, copy.data(), bytes);
+  return copy.data();
+}
+
+void Model::evaluate(smd_result &result) {
+  if (!program_in_use_.executable) fail(SMD_ERROR_ARGUMENT, "smd_model_evaluate: call smd_model_reserve first");
+  arrays_.check_values(static_cast<int>(manifest_.elements.size()));
+  if (checks_edges_) arrays_.check_edges();
+  const auto start = std::chrono::steady_clock::now();
+  outputs_.clear();
+  std::vector<PJRT_Buffer *> arguments;
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    Argument &argument = arguments_[i];
+    if (argument.copied_each_time) argument.buffer = upload(interface_.inputs[i], arrays_, HostMemory::copied);
+    arguments.push_back(argument.buffer.get());
+  }
+  outputs_ = program_in_use_.executable->execute(arguments);
+  result.node_energy = read(Role::node_energy, node_energy_copy_);
+  result.edge_gradient = read(Role::edge_gradient, edge_gradient_copy_);
+  execute_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++evaluations_;
+  check_finite(result.node_energy, result.edge_gradient);
+}
+
+void Model::check_finite(const void *node_energy, const void *edge_gradient) const {
+  const ElementType &real = *manifest_.real;
+  const HopCounts &graph = arrays_.graph();
+  const int64_t row = first_not_finite(node_energy, real, graph.rows[0]);
+  if (row >= 0) {
+    fail(SMD_ERROR_EXECUTION, name_, ": the energy of row ", row, " is not finite: atoms too close, or a broken model");
+  }
+  for (int hop = 0; hop < graph.layers; ++hop) {
+    const int64_t begin = arrays_.capacity().edge_offset(hop);
+    const char *gradient = static_cast<const char *>(edge_gradient) + 3 * begin * real.bytes;
+    const int64_t bad = first_not_finite(gradient, real, 3 * graph.edges[hop]);
+    if (bad < 0) continue;
+    fail(SMD_ERROR_EXECUTION, name_, ": the gradient of edge ", begin + bad / 3,
+         " is not finite: atoms too close, or a broken model");
+  }
+}
+
+void Model::get_stats(smd_model_stats &stats) const {
+  stats.evaluations = evaluations_;
+  stats.compilations = compile_stats_.compilations;
+  stats.cache_hits = compile_stats_.cache_hits;
+  stats.capacity_changes = capacity_changes_;
+  stats.compile_seconds = compile_stats_.seconds;
+  stats.execute_seconds = execute_seconds_;
+}
+
+}  // namespace stablemd

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A bundle on a runtime: weights on the device, the current capacity, evaluation.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bundle.h"
+#include "graph_arrays.h"
+#include "runtime.h"
+
+namespace stablemd {
+
+class Model {
+ public:
+  Model(std::shared_ptr<Runtime> runtime, const std::string &path);
+
+  const Manifest &manifest() const { return manifest_; }
+
+  /// Whether the arrays moved.
+  bool reserve(const smd_graph_size &size, smd_graph &graph);
+  void evaluate(smd_result &result);
+  void get_stats(smd_model_stats &stats) const;
+
+ private:
+  /// An argument of the program. Weights stay as they are; arrays are read in place, or copied before each evaluation
+  /// where the plugin keeps its data elsewhere.
+  struct Argument {
+    BufferHandle buffer;
+    bool copied_each_time;
+  };
+  struct Result {
+    BufferHandle buffer;
+    AlignedMemory copy;  // where the buffer is not in the host's memory
+  };
+
+  std::shared_ptr<Runtime> runtime_;
+  std::string name_;
+  Manifest manifest_;
+  ProgramInterface interface_;
+  Program program_;
+  bool checks_edges_;  // $STABLEMD_CHECK
+
+  SizedExecutable program_in_use_;
+  GraphArrays arrays_;
+  std::vector<Argument> arguments_;  // in the order of the program's inputs
+  std::vector<BufferHandle> outputs_;
+  AlignedMemory node_energy_copy_, edge_gradient_copy_;
+
+  CompileStats compile_stats_;
+  int64_t evaluations_ = 0;
+  int64_t capacity_changes_ = 0;
+  double execute_seconds_ = 0;
+
+  void check_targets() const;
+  void check_stablehlo() const;
+  void check_outputs(const SizedExecutable &sized) const;
+  void upload_weights(const Bundle &bundle);
+  BufferHandle upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const;
+  void change_capacity(const HopCounts &need);
+  const void *read(Role role, AlignedMemory &copy);
+  void check_finite(const void *node_energy, const void *edge_gradient) const;
+};
+
+}  // namespace stablemd

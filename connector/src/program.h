@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A program of a bundle: what goes in and out by role, and the template of its text.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtype.h"
+#include "sizes.h"
+
+namespace stablemd {
+
+enum class Role { species, vectors, centers, neighbors, owned, weight, node_energy, edge_gradient };
+
+const char *role_name(Role role);
+
+/// One argument or result of a program.
+struct Port {
+  Role role;
+  const ElementType *type;
+  std::vector<SizeExpression> shape;
+  std::string tensor;  // of a weight
+};
+
+/// What the manifest says about a program.
+struct ProgramInterface {
+  std::string text;  // name of the tensor with the template
+  std::vector<Port> inputs;
+  std::vector<Port> outputs;
+  std::vector<std::string> targets;
+};
+
+/// Checks that ports have the types and shapes that their roles demand. `where` begins the complaint.
+void check_interface(const ProgramInterface &program, const ElementType *real, int layers, const std::string &where);
+
+/// Text in which each `@{expression}` depends on the sizes.
+class ProgramTemplate {
+ public:
+  ProgramTemplate() = default;
+  ProgramTemplate(std::string_view source, int layers);
+
+  std::string instantiate(const Sizes &sizes) const;
+
+ private:
+  struct Piece {
+    std::string literal;  // precedes the number
+    SizeExpression number;
+  };
+  std::vector<Piece> pieces_;
+  std::string tail_;
+};
+
+}  // namespace stablemd

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "pair_stablemd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <unordered_map>
+
+#include "atom.h"
+#include "comm.h"
+#include "cores.h"
+#include "error.h"
+#include "fmt/format.h"
+#include "force.h"
+#include "memory.h"
+#include "neigh_list.h"
+#include "neighbor.h"
+#include "update.h"
+#include "utils.h"
+
+using namespace LAMMPS_NS;
+using stablemd::Breakdown;
+using stablemd::Stopwatch;
+
+namespace {
+
+constexpr int FORCE_WIDTH = 3;
+constexpr int VIRIAL_WIDTH = 6;
+
+template <class Struct>
+Struct sized() {
+  Struct result{};
+  result.struct_size = sizeof(Struct);
+  return result;
+}
+
+}  // namespace
+
+PairStableMD::PairStableMD(LAMMPS *lmp) : Pair(lmp) {
+  single_enable = 0;
+  restartinfo = 0;
+  one_coeff = 1;
+  manybody_flag = 1;
+  centroidstressflag = CENTROID_NOTAVAIL;
+  no_virial_fdotr_compute = 1;  // the virial is summed over edges
+  unit_convert_flag = utils::get_supported_conversions(utils::ENERGY);
+  comm_forward = 2;
+  comm_reverse = comm_reverse_off = FORCE_WIDTH + VIRIAL_WIDTH;
+}
+
+PairStableMD::~PairStableMD() {
+  // where a hybrid style did not call finish(); no communication here, other ranks may be gone
+  if (model_ && comm->me == 0 && breakdown_.evaluations(stats()) > 0)
+    utils::logmesg(lmp, breakdown_.report(MPI_COMM_SELF, stats()));
+  if (copymode || !allocated) return;
+  memory->destroy(setflag);
+  memory->destroy(cutsq);
+  memory->destroy(cutghost);
+}
+
+// ---- settings
+// -----------------------------------------------------------------------------------------------------------
+
+void PairStableMD::settings(int narg, char **arg) {
+  settings_ = parse_settings(narg, arg);
+  ghostneigh = settings_.decomposition == Decomposition::Ghost ? 1 : 0;
+  model_.reset();
+  runtime_.reset();
+  if (allocated) std::fill_n(&setflag[0][0], (atom->ntypes + 1) * (atom->ntypes + 1), 0);
+  create_runtime();
+}
+
+PairStableMD::Settings PairStableMD::parse_settings(int narg, char **arg) const {
+  Settings result;
+  result.decomposition = comm->nprocs == 1 ? Decomposition::Fold : Decomposition::Ghost;
+  for (int n = 0; n < narg; n += 2) {
+    const std::string keyword = arg[n];
+    if (keyword != "device" && keyword != "plugin" && keyword != "threads" && keyword != "decomposition")
+      error->all(FLERR, "pair_style stablemd: unknown keyword '" + keyword +
+                            "'; it takes device, plugin, threads and decomposition");
+    if (n + 1 == narg) error->all(FLERR, "pair_style stablemd: a value is missing after '" + keyword + "'");
+    const std::string value = arg[n + 1];
+    if (keyword == "device") {
+      if (value != "cpu" && value != "cuda")
+        error->all(FLERR, "pair_style stablemd: unknown device '" + value + "'; use cpu or cuda");
+      result.device = value;
+    } else if (keyword == "plugin") {
+      result.plugin = value;
+    } else if (keyword == "threads") {
+      result.threads = utils::inumeric(FLERR, value, false, lmp);
+      if (result.threads < 1) error->all(FLERR, "pair_style stablemd: threads must be at least 1, not " + value);
+    } else {
+      result.decomposition = parse_decomposition(value);
+    }
+  }
+  return result;
+}
+
+PairStableMD::Decomposition PairStableMD::parse_decomposition(const std::string &word) const {
+  if (word == "ghost") return Decomposition::Ghost;
+  if (word != "fold") error->all(FLERR, "pair_style stablemd: unknown decomposition '" + word + "'; use fold or ghost");
+  if (comm->nprocs > 1)
+    error->all(FLERR,
+               fmt::format("pair_style stablemd: decomposition fold needs one rank and this run has {}; use ghost",
+                           comm->nprocs));
+  return Decomposition::Fold;
+}
+
+void PairStableMD::create_runtime() {
+  auto options = sized<smd_runtime_options>();
+  options.device = settings_.device.c_str();
+  options.plugin = settings_.plugin.empty() ? nullptr : settings_.plugin.c_str();
+  options.threads = settings_.threads > 0 ? settings_.threads : stablemd::cores_per_rank(world);
+  options.log = log_line;
+  options.log_user = lmp;
+  smd_runtime *created = nullptr;
+  const smd_status status = smd_runtime_create(&options, &created);
+  runtime_.reset(created);
+  check_everywhere(status);
+}
+
+// ---- coeff
+// --------------------------------------------------------------------------------------------------------------
+
+void PairStableMD::coeff(int narg, char **arg) {
+  if (narg < 4 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
+    error->all(FLERR, "pair_style stablemd: use pair_coeff * * FILE and one chemical symbol per atom type");
+  if (!allocated) allocate();
+  const std::string found = utils::get_potential_file_path(arg[2]);
+  const std::string file = found.empty() ? arg[2] : found;
+  load_model(file);
+  set_units();
+  map_elements(narg - 3, arg + 3);
+  graph_.configure(model_info_.layers, model_info_.cutoff);
+  lists_built_ = -1;
+  report_model(file);
+}
+
+void PairStableMD::allocate() {
+  allocated = 1;
+  const int n = atom->ntypes + 1;
+  memory->create(setflag, n, n, "pair:setflag");
+  memory->create(cutsq, n, n, "pair:cutsq");
+  memory->create(cutghost, n, n, "pair:cutghost");
+  std::fill_n(&setflag[0][0], n * n, 0);
+}
+
+void PairStableMD::load_model(const std::string &file) {
+  model_.reset();
+  breakdown_ = Breakdown();
+  smd_model *loaded = nullptr;
+  const smd_status status = smd_model_load(runtime_.get(), file.c_str(), &loaded);
+  model_.reset(loaded);
+  check_everywhere(status);
+  model_info_ = sized<smd_model_info>();
+  check_everywhere(smd_model_get_info(model_.get(), &model_info_));
+}
+
+// LAMMPS' own constants, so that temperature and energy stay consistent.
+void PairStableMD::set_units() {
+  const std::string engine = update->unit_style, energy = model_info_.energy_unit, length = model_info_.length_unit;
+  if (engine != "metal" && engine != "real")
+    error->all(FLERR, "pair_style stablemd: units " + engine + " is not supported; use units metal or units real");
+  if (length != "Angstrom" || (energy != "eV" && energy != "kcal/mol"))
+    error->all(FLERR, "pair_style stablemd: the model's units " + energy + " and " + length +
+                          " are not supported; export it in eV (or kcal/mol) and Angstrom");
+  energy_scale_ = 1.0;
+  if (engine == "real" && energy == "eV")
+    energy_scale_ = utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL);
+  if (engine == "metal" && energy == "kcal/mol")
+    energy_scale_ = utils::get_conversion_factor(utils::ENERGY, utils::REAL2METAL);
+}
+
+void PairStableMD::map_elements(int narg, char **arg) {
+  if (narg != atom->ntypes)
+    error->all(FLERR, fmt::format("pair_coeff: {} chemical symbol{} given for {} atom type{}; give one per type in the "
+                                  "order of the types",
+                                  narg, narg == 1 ? "" : "s", atom->ntypes, atom->ntypes == 1 ? "" : "s"));
+  species_of_type_.assign(atom->ntypes + 1, -1);
+  for (int n = 0; n < narg; ++n) species_of_type_[n + 1] = species_of(arg[n]);
+  for (int i = 1; i <= atom->ntypes; ++i)
+    for (int j = 1; j <= atom->ntypes; ++j)
+      setflag[i][j] = species_of_type_[i] >= 0 && species_of_type_[j] >= 0 ? 1 : 0;
+}
+
+int PairStableMD::species_of(const std::string &element) const {
+  if (element == "NULL") {
+    if (!utils::strmatch(force->pair_style, "^hybrid"))
+      error->all(FLERR, "pair_coeff: NULL is for hybrid pair styles; give a chemical symbol for every atom type");
+    return -1;
+  }
+  std::string known;
+  for (int n = 0; n < model_info_.element_count; ++n) {
+    if (element == model_info_.elements[n]) return n;
+    known += std::string(n > 0 ? " " : "") + model_info_.elements[n];
+  }
+  error->all(FLERR, "pair_coeff: the model does not know element '" + element + "'; it knows " + known);
+}
+
+void PairStableMD::report_model(const std::string &file) const {
+  if (comm->me != 0) return;
+  auto info = sized<smd_runtime_info>();
+  if (smd_runtime_get_info(runtime_.get(), &info) != SMD_OK) return;
+  const bool fold = settings_.decomposition == Decomposition::Fold;
+  utils::logmesg(lmp, fmt::format("stablemd: {}: {}, cutoff {:g} {}, {} layer{}, decomposition {}\n", file,
+                                  model_info_.dtype == SMD_FLOAT64 ? "float64" : "float32", model_info_.cutoff,
+                                  model_info_.length_unit, model_info_.layers, model_info_.layers == 1 ? "" : "s",
+                                  fold ? "fold" : "ghost"));
+  utils::logmesg(lmp, fmt::format("stablemd: platform {}, {} thread{} per rank, {}\n", info.platform, info.threads,
+                                  info.threads == 1 ? "" : "s", info.plugin_path));
+}
+
+// ---- init
+// ---------------------------------------------------------------------------------------------------------------
+
+void PairStableMD::init_style() {
+  if (!model_) error->all(FLERR, "pair_style stablemd: no model loaded; use pair_coeff * * FILE El1 El2 ...");
+  check_special_bonds();
+  if (several_hops()) require_ghosts();
+  request_list();
+  lists_built_ = -1;
+}
+
+// LAMMPS leaves bonded pairs out of neighbour lists where their factors are zero, which is the default.
+void PairStableMD::check_special_bonds() const {
+  if (atom->molecular == Atom::ATOMIC || atom->nbonds == 0) return;
+  for (int n = 1; n <= 3; ++n)
+    if (force->special_lj[n] == 0.0 && force->special_coul[n] == 0.0)
+      error->all(
+          FLERR,
+          "pair_style stablemd: the model must see bonded neighbours too; use special_bonds lj/coul 1.0 1.0 1.0");
+}
+
+void PairStableMD::request_list() {
+  int flags = NeighConst::REQ_FULL;
+  if (several_hops()) flags |= NeighConst::REQ_GHOST;
+  neighbor->add_request(this, flags);
+}
+
+// A chain of `layers` edges reaches layers cutoffs; its ends may have moved by half a skin each since the lists were
+// built.
+void PairStableMD::require_ghosts() {
+  if (comm->mode != Comm::SINGLE)
+    error->all(FLERR, "pair_style stablemd: decomposition ghost needs comm_modify mode single");
+  const double needed = model_info_.layers * model_info_.cutoff + neighbor->skin;
+  comm->cutghostuser = std::max(comm->cutghostuser, needed);
+  if (comm->me == 0 && announced_cutoff_ != needed)
+    utils::logmesg(
+        lmp, fmt::format("stablemd: communication cutoff set to {:g} for {} layers of cutoff {:g} and skin {:g}\n",
+                         comm->cutghostuser, model_info_.layers, model_info_.cutoff, neighbor->skin));
+  announced_cutoff_ = needed;
+}
+
+double PairStableMD::init_one(int i, int j) {
+  if (setflag[i][j] == 0) error->all(FLERR, "pair_style stablemd: not all pair coefficients are set");
+  cutghost[i][j] = cutghost[j][i] = model_info_.cutoff;
+  return model_info_.cutoff;
+}
+
+// ---- compute
+// ------------------------------------------------------------------------------------------------------------
+
+void PairStableMD::compute(int eflag, int vflag) {
+  ev_init(eflag, vflag);
+  if (neighbor->ago == 0 || neighbor->lastcall != lists_built_) update_identities();
+  build_graph();
+  if (graph_.owned_rows() > 0) {
+    evaluate();
+    scatter_forces();
+  }
+  if (settings_.decomposition == Decomposition::Ghost) return_forces();
+}
+
+void PairStableMD::update_identities() {
+  owners_.resize(atom->nlocal + atom->nghost);
+  for (int i = 0; i < atom->nlocal; ++i) owners_[i] = {comm->me, i};
+  {
+    const Stopwatch watch(breakdown_, Breakdown::COMM);
+    comm->forward_comm(this);
+  }
+  const Stopwatch watch(breakdown_, Breakdown::GRAPH);
+  int count = 0;
+  std::vector<int> result = identities(&count);
+  graph_.set_identities(std::move(result), count);
+  lists_built_ = neighbor->lastcall;
+}
+
+// Owned atoms and their images are numbered as the owned atoms, other atoms as they come.
+std::vector<int> PairStableMD::identities(int *count) const {
+  std::vector<int> result(owners_.size());
+  std::unordered_map<std::uint64_t, int> remote;
+  *count = atom->nlocal;
+  for (std::size_t n = 0; n < owners_.size(); ++n) {
+    const Owner &owner = owners_[n];
+    if (owner.rank == comm->me) {
+      result[n] = owner.index;
+      continue;
+    }
+    const auto key = static_cast<std::uint64_t>(owner.rank) << 32 | static_cast<std::uint32_t>(owner.index);
+    const auto [entry, is_new] = remote.try_emplace(key, *count);
+    result[n] = entry->second;
+    if (is_new) ++*count;
+  }
+  return result;
+}
+
+int PairStableMD::pack_forward_comm(int n, int *list, double *buffer, int /*pbc_flag*/, int * /*pbc*/) {
+  for (int k = 0; k < n; ++k) {
+    buffer[2 * k] = owners_[list[k]].rank;
+    buffer[2 * k + 1] = owners_[list[k]].index;
+  }
+  return 2 * n;
+}
+
+void PairStableMD::unpack_forward_comm(int n, int first, double *buffer) {
+  for (int k = 0; k < n; ++k)
+    owners_[first + k] = {static_cast<int>(buffer[2 * k]), static_cast<int>(buffer[2 * k + 1])};
+}
+
+// A comparison with the cutoff is false for NaN, so such an atom would lose its edges without a word.
+void PairStableMD::check_positions() const {
+  for (int i = 0; i < atom->nlocal; ++i) {
+    const double *x = atom->x[i];
+    if (!std::isfinite(x[0] + x[1] + x[2]))
+      error->one(FLERR,
+                 fmt::format("pair_style stablemd: the position of atom {} is not finite on step {}; the simulation "
+                             "is unstable (time step, overlapping atoms, or input)",
+                             atom->tag[i], update->ntimestep));
+  }
+}
+
+void PairStableMD::build_graph() {
+  const Stopwatch watch(breakdown_, Breakdown::GRAPH);
+  check_positions();
+  const stablemd::NeighbourLists lists{list->inum, list->ilist, list->numneigh, list->firstneigh, NEIGHMASK};
+  graph_.build(lists, list->inum > 0 ? &atom->x[0][0] : nullptr);
+}
+
+void PairStableMD::evaluate() {
+  const smd_graph_size size = graph_.size();
+  layout_ = sized<smd_graph>();
+  {
+    const Stopwatch watch(breakdown_, Breakdown::LIBRARY);
+    check_here(smd_model_reserve(model_.get(), &size, &layout_));
+  }
+  {
+    const Stopwatch watch(breakdown_, Breakdown::GRAPH);
+    graph_.write(layout_, model_info_.dtype, atom->type, species_of_type_);
+  }
+  const Stopwatch watch(breakdown_, Breakdown::LIBRARY);
+  result_ = sized<smd_result>();
+  check_here(smd_model_evaluate(model_.get(), &result_));
+}
+
+void PairStableMD::scatter_forces() {
+  const Stopwatch watch(breakdown_, Breakdown::FORCES);
+  edge_forces_.compute(graph_, layout_, model_info_.dtype, result_.edge_gradient, vflag_global != 0, vflag_atom != 0);
+  add_energies();
+  add_to_atoms();
+  if (vflag_global)
+    for (int k = 0; k < VIRIAL_WIDTH; ++k) virial[k] += energy_scale_ * edge_forces_.virial()[k];
+}
+
+void PairStableMD::add_energies() {
+  if (!eflag_either) return;
+  if (model_info_.dtype == SMD_FLOAT64)
+    add_energies_as(static_cast<const double *>(result_.node_energy));
+  else
+    add_energies_as(static_cast<const float *>(result_.node_energy));
+}
+
+template <class Real>
+void PairStableMD::add_energies_as(const Real *node_energy) {
+  for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
+    const int i = graph_.atom_of_row(row);
+    const double atomic = model_info_.atomic_energies[species_of_type_[atom->type[i]]];
+    const double energy = energy_scale_ * (atomic + static_cast<double>(node_energy[row]));
+    if (eflag_global) eng_vdwl += energy;
+    if (eflag_atom) eatom[i] += energy;
+  }
+}
+
+void PairStableMD::add_to_atoms() {
+  for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
+    const int i = graph_.atom_of_row(row);
+    const double *force_on_row = edge_forces_.force(row);
+    for (int k = 0; k < FORCE_WIDTH; ++k) atom->f[i][k] += energy_scale_ * force_on_row[k];
+    if (vflag_atom)
+      for (int k = 0; k < VIRIAL_WIDTH; ++k) vatom[i][k] += energy_scale_ * edge_forces_.row_virial(row)[k];
+  }
+}
+
+// The pair's own communication, so that it does not matter whether LAMMPS returns the forces on ghosts (newton).
+void PairStableMD::return_forces() {
+  remote_width_ = vflag_atom ? FORCE_WIDTH + VIRIAL_WIDTH : FORCE_WIDTH;
+  remote_.assign(static_cast<std::size_t>(remote_width_) * (atom->nlocal + atom->nghost), 0.0);
+  for (int64_t row = graph_.owned_rows(); row < graph_.row_count(); ++row) {
+    double *values = &remote_[static_cast<std::size_t>(remote_width_) * graph_.atom_of_row(row)];
+    for (int k = 0; k < FORCE_WIDTH; ++k) values[k] = energy_scale_ * edge_forces_.force(row)[k];
+    for (int k = FORCE_WIDTH; k < remote_width_; ++k)
+      values[k] = energy_scale_ * edge_forces_.row_virial(row)[k - FORCE_WIDTH];
+  }
+  const Stopwatch watch(breakdown_, Breakdown::COMM);
+  comm->reverse_comm(this, remote_width_);
+  for (int i = 0; i < atom->nlocal; ++i) add_remote(i, &remote_[static_cast<std::size_t>(remote_width_) * i]);
+}
+
+void PairStableMD::add_remote(int i, const double *values) {
+  for (int k = 0; k < FORCE_WIDTH; ++k) atom->f[i][k] += values[k];
+  for (int k = FORCE_WIDTH; k < remote_width_; ++k) vatom[i][k - FORCE_WIDTH] += values[k];
+}
+
+int PairStableMD::pack_reverse_comm(int n, int first, double *buffer) {
+  const int count = n * remote_width_;
+  std::copy_n(remote_.begin() + static_cast<std::ptrdiff_t>(first) * remote_width_, count, buffer);
+  return count;
+}
+
+// A ghost may have come from a ghost of the sender, which then passes the sum on.
+void PairStableMD::unpack_reverse_comm(int n, int *list, double *buffer) {
+  for (int k = 0; k < n; ++k)
+    for (int m = 0; m < remote_width_; ++m)
+      remote_[static_cast<std::size_t>(remote_width_) * list[k] + m] += buffer[k * remote_width_ + m];
+}
+
+// ---- reports and errors
+// -------------------------------------------------------------------------------------------------
+
+void PairStableMD::finish() {
+  if (!model_) return;
+  const std::string text = breakdown_.report(world, stats());
+  if (comm->me == 0) utils::logmesg(lmp, text);
+}
+
+smd_model_stats PairStableMD::stats() const {
+  auto result = sized<smd_model_stats>();
+  smd_model_get_stats(model_.get(), &result);
+  return result;
+}
+
+double PairStableMD::memory_usage() {
+  const double edges = static_cast<double>(graph_.edge_count());
+  return Pair::memory_usage() + edges * (3 * sizeof(double) + sizeof(int)) + remote_.size() * sizeof(double);
+}
+
+// For calls that every rank makes. Where all fail alike LAMMPS ends in order; where some do, they end the others too.
+void PairStableMD::check_everywhere(smd_status status) const {
+  int failed = status == SMD_OK ? 0 : 1, failures = 0;
+  const std::string text = smd_last_error();
+  MPI_Allreduce(&failed, &failures, 1, MPI_INT, MPI_SUM, world);
+  if (failures == 0) return;
+  if (failures == comm->nprocs) error->all(FLERR, "pair_style stablemd: " + text);
+  if (failed) error->one(FLERR, "pair_style stablemd: " + text);
+  MPI_Barrier(world);  // the rank that failed aborts this one
+}
+
+void PairStableMD::check_here(smd_status status) const {
+  if (status != SMD_OK) error->one(FLERR, "pair_style stablemd: " + std::string(smd_last_error()) + here());
+}
+
+std::string PairStableMD::here() const { return fmt::format(" (step {}, rank {})", update->ntimestep, comm->me); }
+
+void PairStableMD::log_line(smd_log_level level, const char *line, void *user) {
+  auto *lmp = static_cast<LAMMPS *>(user);
+  if (lmp->comm->me != 0) return;
+  if (level == SMD_LOG_WARNING)
+    lmp->error->warning(FLERR, std::string(line));
+  else
+    utils::logmesg(lmp, std::string(line) + "\n");
+}

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command line: export, info, check, cache. A user's mistake is one line ``Error: ...`` and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import __version__
+from ._errors import ArgumentError, StableMDError
+
+_SYMBOLS = re.compile(r"^[A-Z][a-z]?(,[A-Z][a-z]?)*$")
+
+# Largest differences that `check` accepts: energy per atom (eV), force (eV/Angstrom; in float32 as a fraction of the
+# largest force), those that two correct evaluations of one model may show.
+_TOLERANCES = {"float64": (1e-8, 1e-7), "float32": (2e-6, 2e-5)}
+
+
+class _OneLineErrors(click.Group):
+    """Prints every error that a user can cause as one line, without usage or traceback."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            status = super().main(*args, standalone_mode=False, **kwargs)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(2)
+        except click.ClickException as error:
+            _fail(error.format_message())
+        except StableMDError as error:
+            _fail(str(error))
+        except click.Abort:
+            _fail("interrupted", 130)
+        except MemoryError:
+            _fail("out of memory")
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    click.echo(f"Error: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+class _ListOption(click.Command):
+    """Lets ``--elements Si C`` mean ``--elements Si,C``: takes what follows as long as it looks like a symbol."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        collecting = False
+        for argument in args:
+            if collecting and joined[-1] != "--elements" and _SYMBOLS.match(argument):
+                joined[-1] += f",{argument}"
+                continue
+            collecting = argument == "--elements" or (collecting and joined[-1] == "--elements")
+            joined.append(argument)
+        return super().parse_args(ctx, joined)
+
+
+class _Progress:
+    """Says what goes on, with the time since the start: in place on a terminal, line by line elsewhere."""
+
+    def __init__(self, quiet: bool):
+        self.quiet, self.start = quiet, time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def __call__(self, step: str) -> None:
+        if self.quiet:
+            return
+        line = f"{time.monotonic() - self.start:6.1f} s  {step}"
+        click.echo(f"\r\x1b[K{line}" if self.terminal else line, nl=not self.terminal, err=True)
+
+    def close(self) -> None:
+        if self.terminal and not self.quiet:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _names(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name for name in re.split(r"[\s,]+", text) if name]
+    if not names:
+        raise ArgumentError("--elements is empty; list chemical symbols such as --elements Si C")
+    return names
+
+
+@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="stablemd")
+def cli() -> None:
+    """Run trained JAX interatomic potentials natively in molecular-dynamics engines."""
+
+
+@cli.command(cls=_ListOption)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", "output", required=True, type=click.Path(path_type=Path), metavar="FILE.safetensors")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option("--head", metavar="NAME", help="Which head of a multi-head model to export.")
+@click.option("--elements", metavar="El ...", help="Export only these elements, e.g. --elements Si C.")
+@click.option("--platforms", default="cpu,cuda", show_default=True, help="Write programs for these.")
+@click.option("--name", help="Name in the manifest; by default the model's own.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def export(
+    model: Path,
+    output: Path,
+    dtype: str,
+    head: str | None,
+    elements: str | None,
+    platforms: str,
+    name: str | None,
+    quiet: bool,
+) -> None:
+    """Write a trained model as a bundle.
+
+    MODEL is a MACE-JAX folder (config.json and params.msgpack) or a mace-torch .model file. The latter is a Python
+    pickle: reading it runs code that is stored in it, so export only files that you trust.
+    """
+    from ._export import export_potential
+
+    progress = _Progress(quiet)
+    try:
+        potential = _load_model(model, output, head, _names(elements), progress)
+        options = {"name": name} if name is not None else {}
+        summary = export_potential(
+            potential,
+            output,
+            dtype=dtype,
+            platforms=[p for p in re.split(r"[\s,]+", platforms) if p],
+            progress=progress,
+            **options,
+        )
+    finally:
+        progress.close()
+    _print_summary(summary)
+
+
+def _load_model(model: Path, output: Path, head: str | None, elements: list[str] | None, progress: _Progress) -> Any:
+    if not model.exists():
+        raise ArgumentError(f"there is no model {model}; give a MACE-JAX folder or a mace-torch .model file")
+    if output.exists() and output.resolve() == model.resolve():
+        raise ArgumentError(f"the output {output} is the model itself; choose another name")
+    if not output.parent.is_dir():
+        raise ArgumentError(f"{output} cannot be written: there is no folder {output.parent}")
+    progress(f"load {model}")
+    from .mace import load
+
+    return load(model, head=head, elements=elements)
+
+
+def _print_summary(summary: Any) -> None:
+    rows = {
+        "bundle": f"{summary.path} ({_size(summary.file_size)})",
+        "elements": " ".join(summary.elements),
+        "cutoff": f"{summary.cutoff:g}, {summary.layers} layer{'s' if summary.layers > 1 else ''}",
+        "parameters": f"{summary.parameters:,} in {summary.dtype}",
+        "platforms": " ".join(summary.platforms),
+    }
+    if summary.targets:
+        rows["FFI targets"] = " ".join(summary.targets)
+    if summary.energy_deviation is None:
+        rows["verified"] = f"no: {summary.unverified}"
+    else:
+        rows["verified"] = (
+            f"largest difference from JAX {summary.energy_deviation:.1e} in energy per atom,"
+            f" {summary.force_deviation:.1e} in force"
+        )
+    _print_rows(rows)
+
+
+def _print_rows(rows: dict[str, str]) -> None:
+    width = max(map(len, rows))
+    for label, value in rows.items():
+        click.echo(f"{label:<{width}}  {value}")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest and the list of tensors as JSON.")
+def info(file: Path, as_json: bool) -> None:
+    """Say what a bundle holds."""
+    from ._bundle import read_bundle
+
+    bundle = read_bundle(file)
+    manifest = bundle.manifest
+    if as_json:
+        tensors = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in bundle.tensors.items()}
+        click.echo(json.dumps({"manifest": manifest, "tensors": tensors}, indent=2, sort_keys=True))
+        return
+    units = manifest["units"]
+    energies = zip(manifest["elements"], manifest["atomic_energies"], strict=True)
+    rows = {
+        "bundle": f"{file} ({_size(file.stat().st_size)}), format {manifest['format']}",
+        "name": manifest.get("name") or "-",
+        "elements": " ".join(manifest["elements"]),
+        "atomic energies": ", ".join(f"{element} {energy:.6g}" for element, energy in energies) + f" {units['energy']}",
+        "cutoff": f"{manifest['cutoff']:g} {units['length']}",
+        "layers": str(manifest["layers"]),
+        "parameters": f"{bundle.parameter_count:,} in {manifest['dtype']}",
+        "platforms": " ".join(sorted(manifest["programs"])),
+        "FFI targets": " ".join(sorted({t for p in manifest["programs"].values() for t in p["targets"]})) or "none",
+        "made with": ", ".join(f"{k} {v}" for k, v in sorted((manifest.get("versions") or {}).items())) or "-",
+        "source": ", ".join(f"{k}: {v}" for k, v in sorted((manifest.get("source") or {}).items())) or "-",
+    }
+    if manifest.get("reference"):
+        atoms = bundle.tensors["reference/numbers"][1][0]
+        rows["reference"] = f"{atoms} atoms, energy {manifest['reference']['energy']:.8f} {units['energy']}"
+    else:
+        rows["reference"] = "none"
+    _print_rows(rows)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--plugin", type=click.Path(), help="Path of a PJRT plugin.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: all cores.")
+def check(file: Path, device: str, plugin: str | None, threads: int) -> None:
+    """Recompute a bundle's stored reference here and compare. Exit code 1 if it differs."""
+    from ._bundle import read_bundle
+    from ._reference import stored_reference
+
+    bundle = read_bundle(file)
+    reference = stored_reference(bundle)
+    from ._native import compare_with_reference, load
+
+    model = load(file, device=device, plugin=plugin, threads=threads)
+    deviation = compare_with_reference(model, reference)
+    energy_bar, force_bar = _TOLERANCES[model.dtype]
+    energy_bar *= max(1.0, deviation.largest_energy)
+    force_bar *= max(1.0, deviation.largest_force) if model.dtype == "float64" else deviation.largest_force
+    energy_unit, length_unit = (bundle.manifest["units"][quantity] for quantity in ("energy", "length"))
+    runtime = model.runtime.info()
+    passed = deviation.energy <= energy_bar and deviation.force <= force_bar
+    _print_rows(
+        {
+            "bundle": str(file),
+            "plugin": f"{runtime['plugin_path']} ({runtime['platform']})",
+            "reference": f"{len(reference.numbers)} atoms, energy {reference.energy:.8f} {energy_unit}",
+            "energy difference": f"{deviation.energy:.2e} {energy_unit}/atom (tolerance {energy_bar:.1e})",
+            "force difference": f"{deviation.force:.2e} {energy_unit}/{length_unit} (tolerance {force_bar:.1e})",
+            "result": "agrees" if passed else "DIFFERS: do not use this bundle here",
+        }
+    )
+    if not passed:
+        click.get_current_context().exit(1)
+
+
+@cli.command()
+@click.option("--clear", is_flag=True, help="Delete all entries.")
+def cache(clear: bool) -> None:
+    """Show or clear the cache of compiled programs."""
+    from ._cache import CompiledPrograms
+
+    programs = CompiledPrograms()
+    if programs.folder is None:
+        click.echo("there is no cache: STABLEMD_CACHE is 'off' or no home folder is known")
+        return
+    count, size = programs.count_and_size()
+    if clear:
+        programs.clear()
+        click.echo(f"deleted {count} compiled programs ({_size(size)}) from {programs.folder}")
+        return
+    _print_rows({"folder": str(programs.folder), "entries": str(count), "size": _size(size)})

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Export: from an energy function in JAX to a bundle."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from . import _manifest
+from ._bundle import atomic_path, bundle_bytes
+from ._errors import (
+    ArgumentError,
+    CompileError,
+    ExecutionError,
+    ExportError,
+    FileError,
+    PluginError,
+    ProviderError,
+)
+from ._evaluate import compute_reference
+from ._program import Program, Tracer, build_program, x64
+from ._reference import Reference, default_structure
+from ._sizes import MAX_LAYERS
+from .potential import Potential
+
+# Allowed differences between the native evaluation and JAX: energy of an atom, force; relative where these exceed 1.
+_BARS = {"float64": (1e-9, 1e-8), "float32": (5e-6, 5e-5)}
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What an export wrote."""
+
+    path: Path
+    elements: tuple[str, ...]
+    cutoff: float
+    layers: int
+    dtype: str
+    platforms: tuple[str, ...]
+    targets: tuple[str, ...]  #: FFI targets that a provider must register where the bundle is used
+    parameters: int  #: numbers in the stored weights
+    file_size: int  #: bytes
+    #: largest differences between the native evaluation and JAX on the reference structure (energy per atom, force);
+    #: None if the export was not verified natively
+    energy_deviation: float | None
+    force_deviation: float | None
+    unverified: str = ""  #: why not
+
+
+def export_potential(potential: Potential, path: str | os.PathLike[str], **options: Any) -> ExportSummary:
+    """Writes a :class:`Potential` as a bundle. ``options`` are those of :func:`export_model`."""
+    return export_model(
+        potential.energy_fn,
+        potential.params,
+        path=path,
+        cutoff=potential.cutoff,
+        layers=potential.layers,
+        elements=potential.elements,
+        atomic_energies=potential.atomic_energies,
+        units={"energy": potential.energy_unit, "length": potential.length_unit},
+        **{"name": potential.name, "source": potential.source, **options},
+    )
+
+
+def export_model(
+    energy_fn: Callable[[Any, Any], Any],
+    params: Any,
+    *,
+    path: str | os.PathLike[str],
+    cutoff: float,
+    layers: int,
+    elements: Sequence[str],
+    atomic_energies: Sequence[float] | Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    name: str = "",
+    dtype: str = "float32",
+    platforms: Sequence[str] = ("cpu", "cuda"),
+    reference: Any = None,
+    targets: Sequence[str] = (),
+    source: Mapping[str, Any] | None = None,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Writes an interatomic potential as a bundle that LAMMPS, ASE and the C API evaluate natively.
+
+    Parameters
+    ----------
+    energy_fn
+        ``energy_fn(params, graph)`` returns the energy of each of the ``graph.rows[-1]`` leading rows of a
+        :class:`stablemd.Graph`, without atomic energies. JAX must be able to trace and differentiate it. It may not
+        depend on padding: an edge at or beyond ``cutoff`` contributes nothing, and nothing is divided by a number of
+        rows or edges.
+    params
+        Pytree of arrays. They become inputs of the program, real ones in ``dtype``.
+    path
+        File to write, by convention ``*.safetensors``. It is complete or absent, never half written.
+    cutoff, layers, elements
+        Range of an edge in ``units["length"]``, number of message-passing layers (1 for a pair potential), and the
+        chemical symbols that ``graph.species`` counts through.
+    atomic_energies
+        Constant energy per element, added by the engine in double precision. Zero if not given.
+    units
+        ``{"energy": "eV", "length": "Angstrom"}`` unless given.
+    dtype
+        "float32" or "float64".
+    platforms
+        For which of "cpu" and "cuda" to write a program.
+    reference
+        ``ase.Atoms`` whose energy and forces are stored for ``stablemd check``; by default a small crystal made up from
+        ``elements``.
+    targets
+        Names of the FFI custom calls that ``energy_fn`` makes.
+    source
+        Free, JSON-able notes for the manifest.
+    verify
+        Load the bundle natively and compare it with JAX before it is moved to ``path``. Skipped where the CPU plugin or
+        a custom call is missing; the summary says so.
+    progress
+        Called with one line on every step.
+
+    Raises
+    ------
+    ArgumentError, ExportError, FileError
+        With one line on what to do; nothing is written then.
+    """
+    report = progress or (lambda line: None)
+    path = _checked_path(path)
+    element_names = _checked_elements(elements)
+    model = {
+        "cutoff": _checked_cutoff(cutoff),
+        "layers": _checked_layers(layers),
+        "elements": element_names,
+        "atomic_energies": _checked_atomic_energies(atomic_energies, element_names),
+    }
+    real = _checked_dtype(dtype)
+    platform_names = _checked_platforms(platforms)
+    weight_names, weights, unflatten = _flatten_weights(params, real)
+
+    with x64(real):
+        tracer = Tracer(energy_fn, unflatten, weights, real, targets)
+        programs: dict[str, Program] = {}
+        for platform in platform_names:
+            like = next(iter(programs.values()), None)
+            programs[platform] = build_program(tracer, model["layers"], platform, report, like)
+    called = tuple(sorted({target for program in programs.values() for target in program.targets}))
+    report("compute the reference structure")
+    atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
+    values, unverified = None, "" if verify else "verify=False"
+    try:
+        values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
+    except ExportError as error:
+        if not called:
+            raise
+        unverified = str(error)  # JAX itself lacks a handler for a custom call, so there is nothing to compare with
+
+    texts, manifest_programs = _store_programs(programs, weight_names, real.name, model["layers"])
+    used = sorted({weight for program in programs.values() for weight in program.weights})
+    tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
+    manifest = {
+        "format": _manifest.FORMAT,
+        "name": name,
+        "dtype": real.name,
+        "cutoff": model["cutoff"],
+        "layers": model["layers"],
+        "elements": list(element_names),
+        "atomic_energies": model["atomic_energies"].tolist(),
+        "units": _checked_units(units),
+        "programs": manifest_programs,
+        "versions": _versions(),
+        "source": dict(source or {}),
+        "reference": {"energy": values.energy} if values else None,
+    }
+    content = _encode(manifest, tensors, path)
+    with atomic_path(path) as temporary:
+        report("write")
+        temporary.write_bytes(content)
+        deviation = None
+        if values is not None and not unverified:
+            report("check natively against JAX")
+            deviation, unverified = _verify_natively(temporary, values, real, programs)
+    return ExportSummary(
+        path=path,
+        elements=element_names,
+        cutoff=model["cutoff"],
+        layers=model["layers"],
+        dtype=real.name,
+        platforms=platform_names,
+        targets=called,
+        parameters=sum(weights[i].size for i in used),
+        file_size=len(content),
+        energy_deviation=deviation.energy if deviation else None,
+        force_deviation=deviation.force if deviation else None,
+        unverified=unverified,
+    )
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give the name of a file, such as {path / 'model.safetensors'}")
+    if not path.parent.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
+    return path
+
+
+def _checked_cutoff(cutoff: float) -> float:
+    if not (isinstance(cutoff, int | float | np.number) and np.isfinite(cutoff) and cutoff > 0):
+        raise ArgumentError(f"cutoff must be a positive number, got {cutoff!r}")
+    return float(cutoff)
+
+
+def _checked_layers(layers: int) -> int:
+    if isinstance(layers, bool) or not isinstance(layers, int | np.integer) or not 1 <= layers <= MAX_LAYERS:
+        raise ArgumentError(f"layers must be a whole number from 1 to {MAX_LAYERS}, got {layers!r}")
+    return int(layers)
+
+
+def _checked_elements(elements: Sequence[str]) -> tuple[str, ...]:
+    from ase.data import atomic_numbers
+
+    if isinstance(elements, str):
+        raise ArgumentError(f"elements must be a list of chemical symbols such as ['Si', 'C'], got {elements!r}")
+    names = tuple(elements)
+    if not names:
+        raise ArgumentError("elements is empty; list the chemical symbols that the model knows")
+    for element in names:
+        if element not in atomic_numbers or atomic_numbers[element] == 0:
+            raise ArgumentError(f"elements has {element!r}, which is no chemical symbol")
+    if len(set(names)) != len(names):
+        raise ArgumentError(f"elements lists a symbol twice: {' '.join(names)}")
+    return names
+
+
+def _checked_atomic_energies(energies: Any, elements: tuple[str, ...]) -> np.ndarray:
+    if energies is None:
+        return np.zeros(len(elements))
+    if isinstance(energies, Mapping):
+        if set(energies) != set(elements):
+            raise ArgumentError(f"atomic_energies has {sorted(energies)}, elements are {sorted(elements)}")
+        energies = [energies[element] for element in elements]
+    array = np.asarray(energies, dtype=np.float64)
+    if array.shape != (len(elements),) or not np.isfinite(array).all():
+        raise ArgumentError(
+            f"atomic_energies must be one finite number per element ({len(elements)}), got shape {array.shape}"
+        )
+    return array
+
+
+def _checked_dtype(dtype: Any) -> np.dtype:
+    try:
+        real = np.dtype(dtype)
+    except TypeError:
+        real = None
+    if real is None or real.name not in _manifest.DTYPES:
+        raise ArgumentError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
+    return real
+
+
+def _checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
+    names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    unknown = [name for name in names if name not in _manifest.PLATFORMS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise ArgumentError(f"platforms must be some of {', '.join(_manifest.PLATFORMS)}, got {names!r}")
+    return tuple(sorted(names))
+
+
+def _checked_units(units: Mapping[str, str] | None) -> dict[str, str]:
+    given = dict(units) if units is not None else {"energy": "eV", "length": "Angstrom"}
+    if set(given) != {"energy", "length"} or not all(isinstance(unit, str) and unit for unit in given.values()):
+        raise ArgumentError(f"units must be like {{'energy': 'eV', 'length': 'Angstrom'}}, got {units!r}")
+    return given
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def _flatten_weights(params: Any, real: np.dtype) -> tuple[list[str], list[np.ndarray], Callable]:
+    """Names ``weights/<path>``, arrays in their stored types, and the way back to ``params``."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    names = ["/".join(("weights", *map(_key_name, path))) for path, _ in leaves]
+    duplicates = {name for name in names if names.count(name) > 1} if len(set(names)) != len(names) else set()
+    if duplicates:
+        raise ArgumentError(f"params has two leaves that would be stored as {sorted(duplicates)[0]}; rename one")
+    arrays = [_stored(leaf, name, real) for name, (_, leaf) in zip(names, leaves, strict=True)]
+    return names, arrays, functools.partial(jax.tree_util.tree_unflatten, structure)
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _stored(leaf: Any, name: str, real: np.dtype) -> np.ndarray:
+    where = name.removeprefix("weights/")
+    try:
+        array = np.asarray(leaf)
+    except Exception:
+        array = np.array(None)
+    if jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
+        if not np.isfinite(array.astype(np.float64)).all():
+            raise ArgumentError(f"params[{where}] holds values that are not finite")
+        with np.errstate(over="ignore"):
+            stored = array.astype(real)
+        if not np.isfinite(stored).all():
+            raise ArgumentError(f"params[{where}] holds values beyond the range of {real.name}")
+        return stored
+    if array.dtype == np.bool_:
+        return array
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ArgumentError(f"params[{where}] is a {type(leaf).__name__}, not an array of real or whole numbers")
+    if array.dtype.itemsize == 8 and real == np.float32:
+        narrow = array.astype(np.int32)
+        if not np.array_equal(narrow, array):
+            raise ArgumentError(f"params[{where}] holds whole numbers beyond 32 bits; use dtype='float64'")
+        return narrow
+    return array
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def _store_programs(
+    programs: Mapping[str, Program], weight_names: Sequence[str], dtype: str, layers: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Texts as tensors, each stored once, and the manifest's entries."""
+    sharing: dict[str, list[str]] = {}
+    for platform, program in programs.items():
+        sharing.setdefault(program.template, []).append(platform)
+    names = {template: f"programs/{'-'.join(users)}" for template, users in sharing.items()}
+    tensors = {name: np.frombuffer(template.encode(), dtype=np.uint8) for template, name in names.items()}
+    entries = {
+        platform: _manifest.program_entry(
+            names[program.template],
+            program.graph_roles,
+            [weight_names[i] for i in program.weights],
+            program.targets,
+            dtype,
+            layers,
+        )
+        for platform, program in programs.items()
+    }
+    return tensors, entries
+
+
+def _encode(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray], path: Path) -> bytes:
+    try:
+        return bundle_bytes(manifest, tensors, str(path))
+    except (TypeError, ValueError) as error:
+        if re.search("JSON", str(error)):
+            raise ArgumentError(f"name or source cannot be written as JSON: {error}") from None
+        raise
+
+
+def _versions() -> dict[str, str]:
+    from . import __version__
+
+    return {"stablemd": __version__, "jax": jax.__version__, "jaxlib": jaxlib.__version__}
+
+
+def _verify_natively(
+    path: Path, reference: Reference, real: np.dtype, programs: Mapping[str, Program]
+) -> tuple[Any, str]:
+    """Evaluates the bundle through the native library, with padding and hops of ghosts, and compares with JAX.
+
+    Returns the deviations, or None and the reason. Raises :class:`ExportError` if they are too large.
+    """
+    if "cpu" not in programs:
+        return None, "it holds no program for the CPU"
+    try:
+        from ._native import compare_with_reference, load
+    except ImportError as error:
+        return None, f"the native module is missing ({error})"
+    try:
+        deviation = compare_with_reference(load(path), reference, ghosts=True)
+    except (PluginError, ProviderError) as error:
+        return None, str(error)
+    except (CompileError, ExecutionError) as error:
+        raise ExportError(f"the exported program fails where JAX does not: {error}") from None
+    energy_bar, force_bar = _BARS[real.name]
+    energy_bar *= max(1.0, deviation.largest_energy)
+    force_bar *= max(1.0, deviation.largest_force)
+    if not (deviation.energy <= energy_bar and deviation.force <= force_bar):
+        raise ExportError(
+            f"the exported program differs from JAX by {deviation.energy:.1e} in energy per atom and"
+            f" {deviation.force:.1e} in force on the reference structure; energy_fn must not depend on padding: edges"
+            " beyond the cutoff, dummy rows, numbers of rows and edges"
+        )
+    return deviation, ""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From atoms to graphs: neighbour lists, hops of ghosts, and sums over edges. NumPy only, in double precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._errors import ArgumentError
+from ._sizes import Sizes
+
+
+@dataclass(frozen=True)
+class HopGraph:
+    """A graph without padding: rows and edges in the order of docs/bundle.md.
+
+    ``nodes[h]`` rows belong to hop h = 0..L, ``edges[h]`` edges to centres in hop h = 0..L-1.
+    """
+
+    species: np.ndarray  #: int32 [rows]
+    centers: np.ndarray  #: int64 [edges], ascending
+    neighbors: np.ndarray  #: int64 [edges]
+    vectors: np.ndarray  #: float64 [edges, 3], r_neighbour - r_centre
+    nodes: tuple[int, ...]
+    edges: tuple[int, ...]
+    atoms: np.ndarray  #: int64 [rows], the atom of which a row is an image
+
+    @property
+    def owned(self) -> int:
+        return self.nodes[0]
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes.of_hops(self.nodes, self.edges)
+
+
+def neighbor_list(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Centres, neighbours, vectors (r_neighbour - r_centre) and cell shifts of all pairs within ``cutoff``.
+
+    Every pair appears in both directions and with every periodic image, sorted by centre. Directions that are not
+    periodic may have a zero cell vector.
+    """
+    if len(positions) == 0:
+        return np.zeros(0, int), np.zeros(0, int), np.zeros((0, 3)), np.zeros((0, 3), int)
+    if not np.isfinite(positions).all():
+        atom = int(np.flatnonzero(~np.isfinite(positions).all(axis=1))[0])
+        raise ArgumentError(f"the position of atom {atom} is not finite: {positions[atom].tolist()}")
+    if not np.isfinite(cell).all():
+        raise ArgumentError("the cell is not finite")
+    if np.linalg.matrix_rank(cell[pbc]) < pbc.sum():
+        raise ArgumentError("the cell vectors of the periodic directions are zero or linearly dependent")
+    from vesin import NeighborList
+
+    finder = NeighborList(cutoff=cutoff, full_list=True, sorted=True, n_threads=1)
+    centers, neighbors, vectors, shifts = finder.compute(positions, cell, pbc, "ijDS")
+    return centers.astype(int), neighbors.astype(int), vectors, shifts.astype(int)
+
+
+def fold_graph(
+    species: np.ndarray, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, layers: int
+) -> HopGraph:
+    """The graph in which every periodic image is its atom's own row: hop 0 holds everything."""
+    centers, neighbors, vectors, _ = neighbor_list(positions, cell, pbc, cutoff)
+    rest = (0,) * (layers - 1)
+    rows = np.arange(len(species))
+    return HopGraph(species, centers, neighbors, vectors, (len(rows), 0, *rest), (len(centers), *rest), rows)
+
+
+def ghost_graph(
+    species: np.ndarray, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, layers: int
+) -> HopGraph:
+    """The graph in which every periodic image within ``layers`` edges is a row of its own, as if another rank owned it.
+
+    Energies of the owned rows equal those of :func:`fold_graph`; all hops are used where something is periodic.
+    """
+    centers, neighbors, vectors, shifts = neighbor_list(positions, cell, pbc, cutoff)
+    first = np.searchsorted(centers, np.arange(len(species) + 1))
+    images = [(atom, (0, 0, 0)) for atom in range(len(species))]
+    row_of = {image: row for row, image in enumerate(images)}
+    nodes, edges, chosen, edge_rows = [len(images)], [], [], []
+    for hop in range(layers):
+        count = 0
+        for row in range(len(images) - nodes[hop], len(images)):
+            atom, shift = images[row]
+            for edge in range(first[atom], first[atom + 1]):
+                target = (int(neighbors[edge]), tuple(int(a + b) for a, b in zip(shift, shifts[edge], strict=True)))
+                if target not in row_of:
+                    row_of[target] = len(images)
+                    images.append(target)
+                chosen.append(edge)
+                edge_rows.append((row, row_of[target]))
+                count += 1
+        edges.append(count)
+        nodes.append(len(images) - sum(nodes))
+    pairs = np.array(edge_rows, dtype=int).reshape(-1, 2)
+    atoms = np.array([atom for atom, _ in images], dtype=int)
+    edge_vectors = vectors[np.array(chosen, dtype=int)]
+    return HopGraph(species[atoms], pairs[:, 0], pairs[:, 1], edge_vectors, tuple(nodes), tuple(edges), atoms)
+
+
+def edge_sums(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
+    """``out[k] = sum of values[e] with index[e] == k``, in double precision; values [edges, n]."""
+    columns = [np.bincount(index, weights=column, minlength=length) for column in values.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((length, 0))
+
+
+def edge_forces(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
+    """Forces on the owned atoms from dE/d(vectors) [edges, 3]: +gradient on the centre, -gradient on the neighbour.
+
+    What acts on an image acts on its atom. float64 [owned, 3].
+    """
+    centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
+    return edge_sums(centers, gradient, graph.owned) - edge_sums(neighbors, gradient, graph.owned)
+
+
+def edge_virials(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
+    """dE/d(strain) per atom in Voigt order (xx, yy, zz, yz, xz, xy); half of each edge's goes to each end.
+
+    The sum over atoms is the derivative of the energy with respect to the symmetric strain. float64 [owned, 6].
+    """
+    g, d = gradient.T, graph.vectors.T
+    shear = [0.5 * (g[a] * d[b] + g[b] * d[a]) for a, b in ((1, 2), (0, 2), (0, 1))]
+    halves = 0.5 * np.stack([*(g * d), *shear], axis=1)
+    centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
+    return edge_sums(centers, halves, graph.owned) + edge_sums(neighbors, halves, graph.owned)

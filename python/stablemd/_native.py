@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Graphs through the native library: shared runtimes, filling of padded arrays, comparison with JAX."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._bundle import read_bundle
+from ._connector import Model, Runtime
+from ._graphs import HopGraph, edge_forces
+from ._reference import Reference, structure_graph
+
+_runtimes: weakref.WeakValueDictionary[tuple, Runtime] = weakref.WeakValueDictionary()
+_runtimes_lock = threading.Lock()
+
+
+def shared_runtime(
+    device: str = "cpu", plugin: str | None = None, threads: int = 0, cache: str | os.PathLike[str] | None = None
+) -> Runtime:
+    """The runtime of this process for these options; created once, gone with its last model."""
+    folder = None if cache is None else os.fspath(cache)
+    # A forked child must not use its parent's: the threads behind it do not exist there.
+    key = (os.getpid(), device, plugin, threads, folder)
+    with _runtimes_lock:
+        runtime = _runtimes.get(key)
+        if runtime is None:
+            runtime = Runtime(device, plugin, threads, 0, folder)
+            _runtimes[key] = runtime
+        return runtime
+
+
+def load(path: str | os.PathLike[str], **runtime_options: Any) -> Model:
+    """Opens a bundle on a shared runtime. Raises the errors of ``stablemd._errors``."""
+    bundle = read_bundle(path)  # says more, and earlier, about a file that is none
+    return Model(shared_runtime(**runtime_options), str(bundle.path))
+
+
+def evaluate(model: Model, graph: HopGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Energies of the owned rows, without atomic energies, and the gradient of their sum by each edge vector.
+
+    float64 copies, [nodes[0]] and [edges, 3], edges in the order of ``graph``.
+    """
+    view = model.reserve(list(graph.nodes), list(graph.edges))
+    node_slices = _slices(graph.nodes, view.node_offset)
+    edge_slices = _slices(graph.edges, view.edge_offset)
+    row_of = np.empty(sum(graph.nodes), dtype=np.int32)
+    for ours, theirs in node_slices:
+        row_of[ours] = np.arange(theirs.start, theirs.stop, dtype=np.int32)
+        view.species[theirs] = graph.species[ours]
+    for ours, theirs in edge_slices:
+        view.centers[theirs] = row_of[graph.centers[ours]]
+        view.neighbors[theirs] = row_of[graph.neighbors[ours]]
+        view.vectors[theirs] = graph.vectors[ours]
+    energies, padded_gradient = model.evaluate()
+    gradient = np.empty((sum(graph.edges), 3))
+    for ours, theirs in edge_slices:
+        gradient[ours] = padded_gradient[theirs]
+    return energies.astype(np.float64), gradient
+
+
+def _slices(counts: tuple[int, ...], offsets: list[int]) -> list[tuple[slice, slice]]:
+    """Where each hop lies in a graph without padding and in the library's arrays."""
+    starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    return [
+        (slice(start, start + count), slice(offset, offset + count))
+        for start, count, offset in zip(starts, counts, offsets, strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Largest differences on a reference structure."""
+
+    energy: float  #: of one atom's energy
+    force: float  #: of one force component
+    largest_energy: float  #: of one atom in the reference, without its atomic energy
+    largest_force: float  #: component in the reference
+
+
+def compare_with_reference(model: Model, reference: Reference, ghosts: bool = False) -> Deviation:
+    """Evaluates a reference structure and compares.
+
+    With ``ghosts`` it is laid out as on one of many ranks, with every hop of ghosts, so that all sizes differ.
+    """
+    graph = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers, ghosts=ghosts)
+    energies, gradient = evaluate(model, graph)
+    expected = reference.node_energies - np.array(model.atomic_energies)[graph.species[: graph.owned]]
+    return Deviation(
+        float(np.abs(energies - expected).max()),
+        float(np.abs(edge_forces(graph, gradient) - reference.forces).max()),
+        float(np.abs(expected).max()),
+        float(np.abs(reference.forces).max()),
+    )

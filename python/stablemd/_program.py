@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From an energy function in JAX to a program template: what is traced, at which sizes, and why it can fail."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+
+from ._errors import ExportError
+from ._sizes import Sizes, symbols, tracing_sets
+from ._template import Misfit, fit_template, instantiate
+from .graph import Graph
+
+# Custom calls that XLA resolves itself; nobody registers them.
+_XLA_TARGETS = frozenset(
+    {
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "LayoutConstraint",
+        "annotate_device_placement",
+        "shape_assertion",
+        "mhlo.topk",
+        "TopK",
+        "ApproxTopK",
+        "PartialReduce",
+    }
+)
+
+GRAPH_ROLES = ("species", "vectors", "centers", "neighbors", "owned")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A template and how to bind it: what a manifest says about one platform."""
+
+    template: str
+    graph_roles: tuple[str, ...]  #: roles of the leading arguments, in order
+    weights: tuple[int, ...]  #: indices of the weights that follow them
+    targets: tuple[str, ...]  #: FFI targets that a provider must register
+
+
+def x64(dtype: np.dtype) -> Any:
+    """Context in which JAX has 64-bit types if and only if ``dtype`` is one, whatever the process has chosen."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(dtype == np.float64)
+    from jax.experimental import enable_x64
+
+    return enable_x64(dtype == np.float64)
+
+
+def energy_and_gradient(energy_fn: Callable, unflatten: Callable, sizes: Sizes) -> Callable:
+    """The function that is exported: graph arrays and weights to (node_energy [C_L], edge_gradient [E_1, 3])."""
+    rows, edges = sizes.rows, (sizes.edges[0], *sizes.edges)
+
+    def program(species, vectors, centers, neighbors, owned, *weights):
+        params = unflatten(weights)
+
+        def total_energy(vectors):
+            graph = Graph(species, vectors, centers, neighbors, owned, rows, edges)
+            energies = _checked_energies(energy_fn(params, graph), rows[-1], vectors.dtype)
+            # Rows beyond the owned ones are dummies: their energies are finite, and nobody's.
+            energies = jnp.where(jnp.arange(rows[-1], dtype=jnp.int32) < owned, energies, jnp.zeros_like(energies))
+            return jnp.sum(energies), energies
+
+        (_, energies), gradient = jax.value_and_grad(total_energy, has_aux=True)(vectors)
+        return energies, gradient
+
+    return program
+
+
+def _checked_energies(energies: Any, rows: int, dtype: Any) -> Any:
+    shape = getattr(energies, "shape", None)
+    if shape != (rows,):
+        found = f"an array of shape {shape}" if shape is not None else f"a {type(energies).__name__}"
+        raise ExportError(
+            f"energy_fn returned {found} for a graph of {rows} computed rows; it must return one energy for each of the"
+            f" graph.rows[-1] leading rows, shape ({rows},)"
+        )
+    if energies.dtype != dtype:
+        raise ExportError(
+            f"energy_fn returned {energies.dtype} for vectors in {dtype}; it must work in graph.vectors.dtype"
+        )
+    return energies
+
+
+def graph_arguments(sizes: Sizes, dtype: np.dtype) -> list[jax.ShapeDtypeStruct]:
+    rows, edges = sizes.rows[0], sizes.edges[0]
+    spec = jax.ShapeDtypeStruct
+    return [
+        spec((rows,), np.int32),
+        spec((edges, 3), dtype),
+        spec((edges,), np.int32),
+        spec((edges,), np.int32),
+        spec((), np.int32),
+    ]
+
+
+class Tracer:
+    """Traces one energy function at any sizes, for one platform after another."""
+
+    def __init__(
+        self, energy_fn: Callable, unflatten: Callable, weights: Sequence[Any], dtype: np.dtype, targets: Sequence[str]
+    ):
+        self.energy_fn, self.unflatten, self.dtype = energy_fn, unflatten, dtype
+        self.weights = [jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights]
+        self.checks = [jax_export.DisabledSafetyCheck.custom_call(target) for target in targets]
+        self._jitted: dict[Sizes, Callable] = {}
+
+    def export(self, sizes: Sizes, platform: str) -> jax_export.Exported:
+        # One jitted function per size: its second export, for another platform, need not trace again.
+        function = self._jitted.setdefault(
+            sizes, jax.jit(energy_and_gradient(self.energy_fn, self.unflatten, sizes), keep_unused=False)
+        )
+        arguments = [*graph_arguments(sizes, self.dtype), *self.weights]
+        try:
+            return jax_export.export(function, platforms=[platform], disabled_checks=self.checks)(*arguments)
+        except ExportError:
+            raise
+        except Exception as error:
+            raise _tracing_error(error, sizes) from error
+
+
+def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
+    text = str(error)
+    if "custom calls whose targets have no compatibility guarantees" in text:
+        names = ", ".join(sorted(set(re.findall(r"custom_call @(\S+?)\(", text)))) or "unknown"
+        return ExportError(f"the program makes FFI calls that were not announced; pass targets=[...] with: {names}")
+    place = _last_frame(error)
+    return ExportError(
+        f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
+        f"{f' in {place}' if place else ''}: {_first_line(text)}"
+    )
+
+
+def _last_frame(error: Exception) -> str:
+    """``file:line`` of the innermost frame that is neither JAX's nor ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_plumbing(f.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_plumbing(file: str) -> bool:
+    return "/jax/" in file or file.startswith("<") or Path(file).parent == Path(__file__).parent
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def program_text(exported: jax_export.Exported, locations: bool = False) -> str:
+    """VHLO in MLIR's generic form, without source locations unless they are asked for."""
+    with jax_mlir.make_ir_context():
+        module = ir.Module.parse(exported.mlir_module_serialized)
+        return module.operation.get_asm(
+            print_generic_op_form=True, enable_debug_info=locations, pretty_debug_info=locations
+        )
+
+
+def build_program(
+    tracer: Tracer, layers: int, platform: str, report: Callable[[str], None], like: Program | None = None
+):
+    """The program of one platform. ``like``: another platform's, which is taken over if it turns out the same.
+
+    Raises :class:`ExportError` that names the operation whose size cannot be expressed.
+    """
+    names = symbols(layers)
+    sizes = tracing_sets(layers, len(names) + 1 + 2)
+
+    def exported(index: int) -> jax_export.Exported:
+        report(f"trace {index + 1}/{4 if index < 4 else len(sizes)} for {platform}")
+        return tracer.export(sizes[index], platform)
+
+    if like is not None:
+        # The last two sets serve no fit, so they show whether the other platform's template holds here too.
+        probe = exported(3)
+        if program_text(probe) == instantiate(like.template, sizes[3].values()) and _kept(probe) == _all_arguments(
+            like
+        ):
+            return like
+    arguments: tuple[int, ...] | None = None
+
+    def text(index: int) -> str:
+        nonlocal arguments
+        module = exported(index)
+        if arguments is not None and arguments != _kept(module):
+            raise ExportError(
+                "energy_fn uses other arrays or weights at other sizes; it must not branch on numbers of atoms or edges"
+            )
+        arguments = _kept(module)
+        return program_text(module)
+
+    try:
+        template, _ = fit_template([s.values() for s in sizes], text)
+    except Misfit as misfit:
+        raise _explain(misfit, tracer, sizes, platform) from None
+    assert arguments is not None
+    count = len(GRAPH_ROLES)
+    return Program(
+        template,
+        tuple(GRAPH_ROLES[i] for i in arguments if i < count),
+        tuple(i - count for i in arguments if i >= count),
+        _targets(template),
+    )
+
+
+def _kept(exported: jax_export.Exported) -> tuple[int, ...]:
+    return tuple(exported.module_kept_var_idx)
+
+
+def _all_arguments(program: Program) -> tuple[int, ...]:
+    roles = tuple(GRAPH_ROLES.index(role) for role in program.graph_roles)
+    return roles + tuple(len(GRAPH_ROLES) + weight for weight in program.weights)
+
+
+def _targets(template: str) -> tuple[str, ...]:
+    found = re.findall(r'call_target_name = #vhlo\.string_v1<"([^"]*)">', template)
+    return tuple(sorted(set(found) - _XLA_TARGETS))
+
+
+_REASONS = {
+    "constant": (
+        "a mean over atoms or edges divides by their number, which padding changes; divide by a constant"
+        " such as the average number of neighbours"
+    ),
+    "integer": "only sums of multiples of the sizes can be resized; avoid products, quotients and logarithms of sizes",
+    "structure": (
+        "energy_fn must build the same operations at every size: no Python loop or branch over the number of atoms"
+        " or edges, no NumPy array of that length"
+    ),
+}
+
+
+def _explain(misfit: Misfit, tracer: Tracer, sizes: Sequence[Sizes], platform: str) -> ExportError:
+    text = program_text(tracer.export(sizes[misfit.text], platform), locations=True)
+    operation, place = locate(text, misfit.line)
+    where = f"operation '{operation}'" + (f" ({place})" if place else "")
+    return ExportError(f"{where} cannot be exported for every size: {misfit.detail}; {_REASONS[misfit.kind]}")
+
+
+def locate(text_with_locations: str, line: int) -> tuple[str, str]:
+    """Name and source place of the operation in line ``line`` (without location lines) of a text with locations.
+
+    A constant has no place of its own: it stands for the operation that it first goes into.
+    """
+    lines = text_with_locations.split("\n")
+    aliases = dict(match.groups() for match in (re.match(r"(#loc\d*) = (.*)$", one) for one in lines) if match)
+    code = [one for one in lines if not one.startswith("#loc")]
+    line = min(line, len(code) - 1)
+    while line > 0 and _OPERATION.search(code[line]) is None:
+        line -= 1
+    line = _first_use(code, line)
+    match = _OPERATION.search(code[line])
+    operation = re.sub(r"^\w+\.|_v\d+$", "", match[1]) if match else "module"
+    place = _PLACE.search(code[_end(code, line)])
+    if place is None:
+        return operation, ""
+    primitive = (place[1] or "").rsplit("/", 1)[-1].rstrip(":")
+    if primitive and primitive != operation:
+        operation = f"{operation}, jax {primitive}"
+    return operation, _source(place[2], aliases)
+
+
+_OPERATION = re.compile(r'"((?:vhlo|stablehlo|builtin|func)\.[\w.]+)"')
+_CARRIERS = re.compile(r'^\s*(%\w+) = "vhlo\.(?:constant|broadcast_in_dim|convert|reshape)_v\d+"')
+
+
+_PLACE = re.compile(r'(?:"([^"]*)"\()?(#loc\d+)\)?$')
+
+
+def _first_use(code: Sequence[str], line: int) -> int:
+    """The line itself, or for a constant that of the operation that uses it, through shape changes."""
+    while match := _CARRIERS.match(code[line]):
+        used = re.compile(rf"[(, ]{match[1]}[,)]")
+        user = next((i for i in range(line + 1, len(code)) if used.search(code[i])), None)
+        if user is None:
+            break
+        line = user
+    return line
+
+
+def _end(code: Sequence[str], line: int) -> int:
+    """The last line of an operation, which says where it comes from: its own, or that which closes its region."""
+    if not code[line].endswith("({"):
+        return line
+    indent = code[line][: len(code[line]) - len(code[line].lstrip())]
+    return next((i for i in range(line + 1, len(code)) if code[i].startswith(indent + "})")), line)
+
+
+def _source(alias: str, aliases: dict[str, str]) -> str:
+    """``file:line`` of the innermost place that an alias leads to, outside of JAX where there is one."""
+    pending, seen, places = [alias], set(), []
+    while pending:
+        name = pending.pop(0)
+        if name in seen or name not in aliases:
+            continue
+        seen.add(name)
+        body = aliases[name]
+        match = re.match(r"([^\"#]+):(\d+):\d+", body)
+        if match:
+            places.append((match[1], match[2]))
+        pending += re.findall(r"#loc\d*", body)
+    outside = [place for place in places if not _is_plumbing(place[0])]
+    if not (outside or places):
+        return ""
+    file, number = (outside or places)[0]
+    return f"{file}:{number}"

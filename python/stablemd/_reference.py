@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The reference structure of a bundle: atoms with the energy and forces that JAX gave at export. Without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._bundle import Bundle
+from ._errors import ExportError, FormatError
+from ._graphs import HopGraph, fold_graph, ghost_graph
+from ._manifest import REFERENCE_FIELDS
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A structure and its values: energies include atomic energies; all float64, in the bundle's units."""
+
+    numbers: np.ndarray
+    positions: np.ndarray
+    cell: np.ndarray
+    pbc: np.ndarray
+    energy: float
+    node_energies: np.ndarray
+    forces: np.ndarray
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {
+            "reference/numbers": self.numbers.astype(np.int64),
+            "reference/positions": self.positions,
+            "reference/cell": self.cell,
+            "reference/pbc": self.pbc.astype(np.int64),
+            "reference/node_energies": self.node_energies,
+            "reference/forces": self.forces,
+        }
+
+    def atoms(self) -> Any:
+        from ase import Atoms
+
+        return Atoms(numbers=self.numbers, positions=self.positions, cell=self.cell, pbc=self.pbc)
+
+
+def stored_reference(bundle: Bundle) -> Reference:
+    """The reference that a bundle holds. Raises :class:`FormatError` if it has none."""
+    if not bundle.manifest.get("reference"):
+        raise FormatError(f"{bundle.path} holds no reference structure to check against; export the model again")
+    fields = {name: bundle.tensor(f"reference/{name}") for name in REFERENCE_FIELDS}
+    return Reference(energy=float(bundle.manifest["reference"]["energy"]), **{**fields, "pbc": fields["pbc"] != 0})
+
+
+def default_structure(elements: Sequence[str], cutoff: float) -> Any:
+    """A small periodic crystal of all ``elements``, displaced and sheared, the same one every time (ase.Atoms).
+
+    Neighbours are about as far apart as bonds between these elements, or closer if the cutoff asks for it.
+    """
+    from ase import Atoms
+    from ase.data import atomic_numbers, covalent_radii
+
+    draw = np.random.RandomState(7)  # its stream is frozen, that of default_rng is not
+    side = 2
+    while side**3 < 2 * len(elements):
+        side += 1
+    numbers = np.array([atomic_numbers[element] for element in elements])
+    numbers = numbers[draw.permutation(np.arange(side**3) % len(numbers))]
+    spacing = min(2.2 * float(np.mean(covalent_radii[numbers])), 0.7 * cutoff)
+    grid = np.array([(a, b, c) for a in range(side) for b in range(side) for c in range(side)], dtype=float)
+    strain = np.eye(3) + np.array([[0.02, 0.0, 0.0], [0.08, -0.01, 0.0], [-0.05, 0.06, 0.03]])
+    cell = spacing * side * strain
+    positions = spacing * (grid @ strain) + draw.uniform(-0.08, 0.08, (len(grid), 3)) * spacing
+    return Atoms(numbers=numbers, positions=np.round(positions, 6), cell=np.round(cell, 6), pbc=True)
+
+
+def structure_graph(atoms: Any, elements: Sequence[str], cutoff: float, layers: int, ghosts: bool = False) -> HopGraph:
+    build = ghost_graph if ghosts else fold_graph
+    return build(
+        species_of(atoms, elements),
+        atoms.get_positions(),
+        np.asarray(atoms.cell),
+        np.asarray(atoms.pbc),
+        cutoff,
+        layers,
+    )
+
+
+def species_of(atoms: Any, elements: Sequence[str]) -> np.ndarray:
+    known = {element: index for index, element in enumerate(elements)}
+    unknown = sorted({symbol for symbol in atoms.symbols if symbol not in known})
+    if unknown:
+        raise ExportError(f"the reference structure has {', '.join(unknown)}, the model only {' '.join(elements)}")
+    return np.array([known[symbol] for symbol in atoms.symbols], dtype=np.int32)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ASE calculator against ASE's own Lennard-Jones, finite differences and rules that any potential obeys."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.calculator import PropertyNotImplementedError
+from ase.calculators.lj import LennardJones
+from stablemd import ArgumentError, FormatError, MissingFileError, PluginError, StableMDCalculator
+
+PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
+
+
+def argon(repeat=(2, 2, 2), strain=None, pbc=True, rng=None):
+    atoms = bulk("Ar", "fcc", a=5.2, cubic=True) * repeat
+    if strain is not None:
+        atoms.set_cell(atoms.cell @ (np.eye(3) + strain), scale_atoms=True)
+    atoms.pbc = pbc
+    if rng is not None:
+        atoms.positions += rng.normal(0.0, 0.12, atoms.positions.shape)
+    return atoms
+
+
+def triclinic_cell(rng):
+    return argon((2, 2, 1), rng.uniform(-0.12, 0.12, (3, 3)), rng=rng)
+
+
+def tiny_cell(rng):
+    return argon((1, 1, 1), rng=rng)[:2]
+
+
+def primitive_cell(rng):
+    return bulk("Ar", "fcc", a=5.2)
+
+
+def slab(rng):
+    atoms = argon((2, 1, 1), pbc=(True, True, False), rng=rng)
+    atoms.center(vacuum=4.0, axis=2)
+    return atoms
+
+
+def wire(rng):
+    atoms = argon((1, 1, 2), pbc=(False, False, True), rng=rng)
+    atoms.center(vacuum=3.0, axis=(0, 1))
+    return atoms
+
+
+def atoms_outside_of_the_cell(rng):
+    atoms = argon(rng=rng)
+    atoms.positions += rng.integers(-3, 4, (len(atoms), 3)) @ atoms.cell
+    return atoms
+
+
+STRUCTURES = (argon, triclinic_cell, tiny_cell, primitive_cell, slab, wire, atoms_outside_of_the_cell)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_lennard_jones_of_ase(bundles, rng, structure):
+    ours, theirs = structure(rng=rng), None
+    theirs = ours.copy()
+    ours.calc = StableMDCalculator(bundles("lennard_jones"))
+    theirs.calc = LennardJones(sigma=3.4, epsilon=0.0104, rc=8.5, ro=6.0, smooth=True)
+    for name in PROPERTIES:
+        expected = theirs.calc.get_property(name, theirs)
+        bar = 1e-11 * max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(ours.calc.get_property(name, ours), expected, rtol=0, atol=bar, err_msg=name)
+
+
+def test_a_cluster_without_a_cell(bundles, rng):
+    corners = np.array([[0, 0, 0], [3.9, 0, 0], [0, 3.9, 0], [0, 0, 3.9]])
+    atoms = Atoms("Ar4", positions=corners + rng.uniform(-0.4, 0.4, (4, 3)))
+    other = atoms.copy()
+    atoms.calc = StableMDCalculator(bundles("lennard_jones"))
+    other.calc = LennardJones(sigma=3.4, epsilon=0.0104, rc=8.5, ro=6.0, smooth=True)
+    np.testing.assert_allclose(atoms.get_potential_energy(), other.get_potential_energy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(atoms.get_forces(), other.get_forces(), rtol=0, atol=1e-12)
+    for get in (atoms.get_stress, atoms.get_stresses):
+        with pytest.raises(PropertyNotImplementedError, match="three independent vectors"):
+            get()
+
+
+def test_an_atom_alone(bundles):
+    atoms = Atoms("C", calculator=StableMDCalculator(bundles("embedded_atom")))
+    assert atoms.get_potential_energy() == pytest.approx(-1.75, abs=1e-14)  # its atomic energy
+    np.testing.assert_array_equal(atoms.get_forces(), np.zeros((1, 3)))
+
+
+def silicon_carbide(rng, repeat=(2, 1, 1)):
+    atoms = bulk("SiC", "zincblende", a=4.36, cubic=True) * repeat
+    atoms.set_cell(atoms.cell @ (np.eye(3) + rng.uniform(-0.06, 0.06, (3, 3))), scale_atoms=True)
+    atoms.positions += rng.normal(0.0, 0.15, atoms.positions.shape)
+    return atoms
+
+
+@pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
+def test_forces_are_minus_the_gradient(bundles, rng, kind):
+    atoms = silicon_carbide(rng)
+    atoms.calc = StableMDCalculator(bundles(kind))
+    forces = atoms.get_forces()
+    for _ in range(6):
+        direction = rng.normal(size=forces.shape)
+        direction /= np.linalg.norm(direction)
+        slope = _slope(lambda h, d=direction: _moved(atoms, h * d))
+        assert slope == pytest.approx(-np.sum(forces * direction), abs=2e-8)
+
+
+@pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
+def test_stress_is_the_derivative_by_strain(bundles, rng, kind):
+    atoms = silicon_carbide(rng, (1, 1, 1))
+    atoms.calc = StableMDCalculator(bundles(kind))
+    stress, volume = atoms.get_stress(), atoms.get_volume()
+    for component, (i, j) in enumerate([(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]):
+        strain = np.zeros((3, 3))
+        strain[i, j] += 0.5
+        strain[j, i] += 0.5
+        slope = _slope(lambda h, s=strain: _strained(atoms, np.eye(3) + h * s)) / volume
+        assert slope == pytest.approx(stress[component], abs=2e-9)
+
+
+def _moved(atoms, displacement):
+    other = atoms.copy()
+    other.positions += displacement
+    return atoms.calc.get_property("energy", other)
+
+
+def _strained(atoms, deformation):
+    other = atoms.copy()
+    other.set_cell(atoms.cell @ deformation, scale_atoms=True)
+    return atoms.calc.get_property("energy", other)
+
+
+def _slope(energy, step=2e-3):
+    """Central difference of fourth order."""
+    return (8 * (energy(step) - energy(-step)) - (energy(2 * step) - energy(-2 * step))) / (12 * step)
+
+
+@pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums(bundles, rng, kind, dtype):
+    atoms = silicon_carbide(rng)
+    atoms.calc = StableMDCalculator(bundles(kind, dtype))
+    assert atoms.get_potential_energies().sum() == pytest.approx(atoms.get_potential_energy(), abs=1e-12)
+    np.testing.assert_allclose(atoms.get_stresses().sum(axis=0), atoms.get_stress(), rtol=0, atol=1e-14)
+    # Momentum is conserved in float32 too: what one atom gets, another gives, in double precision.
+    np.testing.assert_allclose(atoms.get_forces().sum(axis=0), 0.0, rtol=0, atol=1e-12)
+    assert atoms.get_forces().dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
+def test_a_supercell_is_its_cell_many_times(bundles, rng, kind):
+    cell = silicon_carbide(rng, (1, 1, 1))
+    large = cell * (1, 2, 2)
+    small_calc, large_calc = (StableMDCalculator(bundles(kind)) for _ in range(2))
+    np.testing.assert_allclose(
+        large_calc.get_property("energies", large), np.tile(small_calc.get_property("energies", cell), 4), atol=1e-11
+    )
+    np.testing.assert_allclose(
+        large_calc.get_property("forces", large), np.tile(small_calc.get_property("forces", cell), (4, 1)), atol=1e-11
+    )
+    np.testing.assert_allclose(
+        large_calc.get_property("stress", large), small_calc.get_property("stress", cell), atol=1e-12
+    )
+
+
+def test_rotation_and_order_of_atoms(bundles, rng):
+    atoms = silicon_carbide(rng)
+    calc = StableMDCalculator(bundles("message_passing"))
+    energies, forces = (calc.get_property(name, atoms).copy() for name in ("energies", "forces"))
+    turned = atoms.copy()
+    turned.rotate(float(rng.uniform(0, 360)), rng.normal(size=3), rotate_cell=True)
+    np.testing.assert_allclose(calc.get_property("energies", turned), energies, rtol=0, atol=1e-11)
+    order = rng.permutation(len(atoms))
+    np.testing.assert_allclose(calc.get_property("energies", atoms[order]), energies[order], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(calc.get_property("forces", atoms[order]), forces[order], rtol=0, atol=1e-11)
+
+
+def test_float32_stays_near_float64(bundles, rng):
+    atoms = silicon_carbide(rng)
+    single, double = (StableMDCalculator(bundles("message_passing", dtype)) for dtype in ("float32", "float64"))
+    forces = double.get_property("forces", atoms)
+    np.testing.assert_allclose(
+        single.get_property("energies", atoms), double.get_property("energies", atoms), rtol=0, atol=2e-6
+    )
+    difference = np.abs(single.get_property("forces", atoms) - forces).max()
+    assert 0 < difference <= 2e-5 * np.abs(forces).max()
+
+
+def test_two_calculators_do_not_disturb_each_other(bundles, rng):
+    atoms = silicon_carbide(rng)
+    one, other = StableMDCalculator(bundles("embedded_atom")), StableMDCalculator(bundles("message_passing"))
+    before = one.get_property("forces", atoms).copy()
+    other.get_property("forces", atoms * (2, 2, 1))
+    one.reset()
+    np.testing.assert_array_equal(one.get_property("forces", atoms), before)
+
+
+def test_one_runtime_per_device_and_process(bundles):
+    calcs = [StableMDCalculator(bundles(kind)) for kind in ("embedded_atom", "lennard_jones")]
+    assert calcs[0]._model.runtime is calcs[1]._model.runtime
+    assert StableMDCalculator(bundles("lennard_jones"), threads=1)._model.runtime is not calcs[0]._model.runtime
+
+
+def test_copies_and_pickles(bundles, rng):
+    atoms = silicon_carbide(rng)
+    atoms.calc = StableMDCalculator(bundles("message_passing"))
+    energy = atoms.get_potential_energy()
+    for calc in (copy.deepcopy(atoms.calc), pickle.loads(pickle.dumps(atoms.calc))):
+        calc.reset()
+        assert calc.get_property("energy", atoms) == energy
+
+
+def test_properties_of_the_model(bundles):
+    calc = StableMDCalculator(bundles("message_passing"))
+    assert calc.cutoff == 3.5 and calc.elements == ("Si", "C")
+    assert calc.stats()["evaluations"] == 0
+
+
+def test_molecular_dynamics_conserves_energy(bundles, rng):
+    from ase import units
+    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+    from ase.md.verlet import VelocityVerlet
+
+    atoms = argon((2, 2, 2))
+    atoms.calc = StableMDCalculator(bundles("lennard_jones"))
+    MaxwellBoltzmannDistribution(atoms, temperature_K=40, rng=rng)
+    dynamics = VelocityVerlet(atoms, timestep=2.0 * units.fs)
+    energies = []
+    dynamics.attach(lambda: energies.append(atoms.get_total_energy() / len(atoms)), interval=5)
+    dynamics.run(200)
+    assert np.ptp(energies) < 2e-6
+
+
+def test_units_of_the_bundle_are_converted(tmp_path, bundles, rng):
+    from ase import units
+    from potentials import lennard_jones
+    from stablemd import export_model
+
+    # The same potential written in kcal/mol and nm.
+    scale = units.mol / units.kcal
+    potential = lennard_jones(sigma=0.34, epsilon=0.0104 * scale, cutoff=0.85, inner=0.6)
+    path = tmp_path / "kcal.safetensors"
+    settings = {"cutoff": 0.85, "layers": 1, "elements": ["Ar"], "units": {"energy": "kcal/mol", "length": "nm"}}
+    export_model(potential.energy_fn, potential.params, path=path, dtype="float64", verify=False, **settings)
+    atoms = argon(rng=rng)
+    ours, theirs = StableMDCalculator(path), StableMDCalculator(bundles("lennard_jones"))
+    assert ours.cutoff == pytest.approx(8.5)
+    for name in PROPERTIES:
+        np.testing.assert_allclose(ours.get_property(name, atoms), theirs.get_property(name, atoms), atol=1e-10, rtol=0)
+    export_model(
+        potential.energy_fn,
+        potential.params,
+        path=path,
+        verify=False,
+        **{**settings, "units": {"energy": "furlong", "length": "nm"}},
+    )
+    with pytest.raises(FormatError, match="uses the unit 'furlong'"):
+        StableMDCalculator(path)
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def one_line(error):
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_unknown_element(bundles):
+    atoms = molecule("CH4", calculator=StableMDCalculator(bundles("embedded_atom")))
+    with pytest.raises(ArgumentError) as error:
+        atoms.get_potential_energy()
+    assert "knows Si C, not H" in one_line(error)
+
+
+def test_no_atoms(bundles):
+    with pytest.raises(ArgumentError) as error:
+        Atoms(calculator=StableMDCalculator(bundles("embedded_atom"))).get_potential_energy()
+    assert "the Atoms object is empty" in one_line(error)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_positions_that_are_not_finite(bundles, value):
+    atoms = argon()
+    atoms.positions[3, 1] = value
+    atoms.calc = StableMDCalculator(bundles("lennard_jones"))
+    with pytest.raises(ArgumentError) as error:
+        atoms.get_forces()
+    assert "the position of atom 3 is not finite" in one_line(error)
+
+
+def test_periodic_without_a_cell(bundles):
+    atoms = Atoms("Ar2", positions=[[0, 0, 0], [0, 0, 4]], cell=[5, 5, 0], pbc=True)
+    atoms.calc = StableMDCalculator(bundles("lennard_jones"))
+    with pytest.raises(ArgumentError) as error:
+        atoms.get_potential_energy()
+    assert "zero or linearly dependent" in one_line(error)
+
+
+def test_atoms_on_top_of_each_other(bundles):
+    from stablemd import StableMDError
+
+    atoms = Atoms("Ar2", positions=[[0, 0, 0], [0, 0, 0]], calculator=StableMDCalculator(bundles("lennard_jones")))
+    with pytest.raises(StableMDError) as error:
+        atoms.get_potential_energy()
+    one_line(error)
+
+
+def test_files_and_plugins_that_are_missing(tmp_path, bundles):
+    with pytest.raises(MissingFileError) as error:
+        StableMDCalculator(tmp_path / "none.safetensors")
+    assert "there is no file" in one_line(error)
+    assert isinstance(error.value, FileNotFoundError)
+    with pytest.raises(PluginError) as error:
+        StableMDCalculator(bundles("lennard_jones"), plugin=str(tmp_path / "none.so"))
+    assert "none.so" in one_line(error)
+    with pytest.raises(ArgumentError):
+        StableMDCalculator(bundles("lennard_jones"), device="tpu")
+
+
+def test_an_unwritable_cache_is_one_warning(tmp_path, bundles, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    atoms = argon()
+    atoms.calc = StableMDCalculator(bundles("lennard_jones"), cache=blocked)
+    with caplog.at_level("WARNING", logger="stablemd"):
+        atoms.get_potential_energy()
+        (atoms * (2, 2, 2)).calc = atoms.calc
+        atoms.calc.get_property("energy", atoms * (2, 2, 2))
+    assert len([record for record in caplog.records if "cache" in record.message]) == 1

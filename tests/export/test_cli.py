@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command line: what it prints, what it writes, and its exit codes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from potentials import message_passing
+from stablemd import StableMDError, __version__
+from stablemd._cli import cli
+
+
+def run(*arguments, code=0):
+    """Runs a command; returns what it wrote to standard output and to standard error."""
+    result = CliRunner().invoke(cli, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
+
+
+def error(*arguments, code=2):
+    """Runs a command that must fail with one line; returns the line."""
+    stdout, stderr = run(*arguments, code=code)
+    assert stdout == ""
+    (line,) = stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A folder that loads as a small potential."""
+    import stablemd.mace
+
+    monkeypatch.setattr(stablemd.mace, "load", lambda path, **options: message_passing())
+    folder = tmp_path / "model"
+    folder.mkdir()
+    return folder
+
+
+def test_export_then_info_then_check(tmp_path, model):
+    path = tmp_path / "out.safetensors"
+    stdout, stderr = run("export", model, "-o", path, "--dtype", "float64")
+    assert f"bundle      {path}" in stdout
+    assert "elements    Si C" in stdout and "cutoff      3.5, 2 layers" in stdout
+    assert "parameters  57 in float64" in stdout and "largest difference from JAX" in stdout
+    for step in (
+        f"load {model}",
+        "trace 1/4 for cpu",
+        "compute the reference structure",
+        "write",
+        "check natively",
+    ):
+        assert step in stderr
+    assert "\x1b" not in stderr  # no terminal, no control characters
+
+    stdout, _ = run("info", path)
+    for text in (
+        "format 1",
+        "Si C",
+        "3.5 Angstrom",
+        "Si -2, C 1 eV",
+        "57 in float64",
+        "cpu cuda",
+        f"stablemd {__version__}",
+    ):
+        assert text in stdout
+    shown = json.loads(run("info", path, "--json")[0])
+    assert shown["manifest"]["elements"] == ["Si", "C"]
+    assert shown["tensors"]["weights/species"] == {"dtype": "F64", "shape": [2, 4]}
+
+    stdout, _ = run("check", path)
+    assert "energy difference" in stdout and "force difference" in stdout and "result             agrees" in stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, elements",
+    [
+        ([], None),
+        (["--elements", "Si", "C"], ["Si", "C"]),
+        (["--elements", "Si,C"], ["Si", "C"]),
+        (["--elements", "Si C"], ["Si", "C"]),
+        (["--elements", "C"], ["C"]),
+        (["--elements=Si,C"], ["Si", "C"]),
+        (["--elements", "Si", "--elements", "Si", "C"], ["Si", "C"]),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_lists_of_elements(tmp_path, model, monkeypatch, arguments, elements, last):
+    import stablemd.mace
+
+    asked = {}
+
+    def load(path, **options):
+        asked.update(path=path, **options)
+        raise StableMDError("enough")
+
+    monkeypatch.setattr(stablemd.mace, "load", load)
+    rest = [model, "-o", tmp_path / "out.safetensors", "--head", "dft", "-q"]
+    assert error("export", *(rest + arguments if last else arguments + rest)) == "Error: enough"
+    assert asked == {"path": model, "head": "dft", "elements": elements}
+
+
+def test_check_finds_a_changed_weight(tmp_path, bundles):
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    for dtype, change in (("float64", 1e-6), ("float32", 1e-3)):
+        with safe_open(bundles("message_passing", dtype), framework="numpy") as file:
+            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        tensors["weights/readout"] = tensors["weights/readout"] + np.array(change, dtype)
+        path = tmp_path / f"{dtype}.safetensors"
+        save_file(tensors, path, metadata=metadata)
+        stdout, _ = run("check", path, code=1)
+        assert "DIFFERS" in stdout
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_files_that_are_no_bundles(tmp_path, bundles, command):
+    assert "there is no file" in error(command, tmp_path / "none.safetensors")
+    assert "is no file" in error(command, tmp_path)
+    path = tmp_path / "broken.safetensors"
+    path.write_bytes(bundles("lennard_jones").read_bytes()[:-1])
+    assert "is no bundle or is damaged" in error(command, path)
+    path.write_bytes(b"")
+    assert "is no bundle or is damaged" in error(command, path)
+
+
+def test_check_without_a_plugin(tmp_path, bundles):
+    assert "none.so" in error("check", bundles("lennard_jones"), "--plugin", tmp_path / "none.so")
+
+
+def test_export_mistakes(tmp_path, model):
+    out = tmp_path / "out.safetensors"
+    assert "there is no model" in error("export", tmp_path / "missing", "-o", out)
+    assert "there is no folder" in error("export", model, "-o", tmp_path / "no" / "out.safetensors")
+    assert "is the model itself" in error("export", model, "-o", model)
+    assert "--dtype" in error("export", model, "-o", out, "--dtype", "float16")
+    assert "--output" in error("export", model)
+    assert "MODEL" in error("export", "-o", out)
+    assert "--elements" in error("export", model, "-o", out, "--elements", " ")
+    assert "--elements" in error("export", model, "-o", out, "--elements")
+    assert "platforms must be some of" in error("export", model, "-o", out, "-q", "--platforms", "tpu")
+    assert "unexpected" in error("export", model, "more", "-o", out)
+    assert "No such command" in error("exprot")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_errors_of_a_loader_are_one_line(tmp_path, model, monkeypatch):
+    import stablemd.mace
+
+    def refuse(path, head=None, elements=None):
+        raise StableMDError(f"{path} has no head 'x';\n it has: a, b")
+
+    monkeypatch.setattr(stablemd.mace, "load", refuse)
+    line = error("export", model, "-o", tmp_path / "out.safetensors", "-q")
+    assert line == f"Error: {model} has no head 'x'; it has: a, b"
+
+
+def test_cache(tmp_path, bundles, monkeypatch):
+    monkeypatch.setenv("STABLEMD_CACHE", str(tmp_path / "cache"))
+    assert "entries  0" in run("cache")[0]
+    run("check", bundles("lennard_jones"))
+    stdout, _ = run("cache")
+    assert f"folder   {tmp_path / 'cache'}" in stdout and "entries  1" in stdout
+    (tmp_path / "cache" / "mine.txt").write_text("not a compiled program")
+    assert "deleted 1 compiled program" in run("cache", "--clear")[0]
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == ["mine.txt"]
+    monkeypatch.setenv("STABLEMD_CACHE", "off")
+    assert "there is no cache" in run("cache")[0]
+
+
+def test_help_and_version():
+    stdout, _ = run("--help")
+    for command in ("export", "info", "check", "cache"):
+        assert command in stdout
+    assert "pickle" in run("export", "--help")[0]
+    assert run("--version")[0].strip().endswith(__version__)
+
+
+@pytest.mark.parametrize("entry", [[sys.executable, "-m", "stablemd"]])
+def test_as_a_process(tmp_path, bundles, entry):
+    done = subprocess.run([*entry, "info", bundles("lennard_jones")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "smooth Lennard-Jones" in done.stdout and done.stderr == ""
+    done = subprocess.run([*entry, "info", tmp_path / "none"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"Error: there is no file {tmp_path / 'none'}; export a model first\n"
+    done = subprocess.run([*entry, "check", bundles("lennard_jones")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "agrees" in done.stdout

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bundles that the LAMMPS tests share, each exported once per session."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+@pytest.fixture(scope="session")
+def toy_bundle(tmp_path_factory):
+    """toy_bundle("lennard_jones", "float32", **options): path of a bundle of tests/potentials.py."""
+    import potentials
+    from stablemd import export_potential
+
+    folder, made = tmp_path_factory.mktemp("bundles"), {}
+
+    def make(kind, dtype="float64", **options):
+        key = (kind, dtype, *sorted(options.items()))
+        if key not in made:
+            made[key] = folder / f"{kind}-{len(made)}-{dtype}.safetensors"
+            export_potential(potentials.POTENTIALS[kind](**options), made[key], dtype=dtype)
+        return made[key]
+
+    return make
