@@ -2,6 +2,7 @@
 //
 // stablemd._oeq_native: the handler table of liboeq_native as JAX wants it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <string>
