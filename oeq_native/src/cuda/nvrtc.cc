@@ -2,6 +2,7 @@
 #include "nvrtc.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <link.h>
 
 #include <algorithm>
@@ -60,6 +61,17 @@ std::vector<std::string> candidates() {
   return paths;
 }
 
+/// NVRTC opens libnvrtc-builtins by its bare name when it first compiles, which finds nothing in a wheel's folder
+/// unless it is loaded already. Failing is no error: the loader's path may hold it.
+void open_builtins(const void *nvrtc_function, const std::string &version) {
+  Dl_info info{};
+  if (::dladdr(nvrtc_function, &info) == 0 || info.dli_fname == nullptr) return;
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return;
+  ::dlopen((path.substr(0, slash + 1) + "libnvrtc-builtins.so." + version).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 /// Called by NVRTC now and then; 1 cancels the compilation.
 int cancelled(void *stop, void *) { return static_cast<const StopFlag *>(stop)->load() ? 1 : 0; }
 
@@ -98,6 +110,7 @@ Nvrtc::Nvrtc()
   library_.resolve(get_cubin_size_, "nvrtcGetCUBINSize");
   library_.resolve(get_cubin_, "nvrtcGetCUBIN");
   set_flow_callback_ = reinterpret_cast<decltype(set_flow_callback_)>(library_.find("nvrtcSetFlowCallback"));
+  open_builtins(reinterpret_cast<const void *>(version_), version());
   stop_workers_at_exit();  // before NVRTC's own exit handlers
 }
 
