@@ -40,7 +40,7 @@ std::string cpu_description() {
 
 class HostBackend final : public Backend {
  public:
-  const char *name() const override { return "cpu"; }
+  const char *name() const override { return "Host"; }
 
   bool one_image_for_all_orders() const override { return false; }
 

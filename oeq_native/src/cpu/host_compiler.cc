@@ -89,6 +89,17 @@ bool run(const std::vector<std::string> &command, const fs::path &log, const Sto
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+bool write_all(int file, const std::string &bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t count = write(file, bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    written += static_cast<size_t>(count);
+  }
+  return true;
+}
+
 std::vector<std::string> split(const std::string &text) {
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
@@ -126,23 +137,20 @@ std::string HostCompiler::compile(const std::string &source, const StopFlag &sto
 SharedLibrary::SharedLibrary(const std::string &bytes) {
   if (bytes.compare(0, 4, "\177ELF") != 0) throw KernelError("a cached kernel is not a shared library");
   // In memory, since folders for temporary files are often mounted so that nothing in them may be executed.
-  const int file = memfd_create("stablemd-kernel", MFD_CLOEXEC);
-  if (file < 0) throw KernelError(std::string("memfd_create failed: ") + std::strerror(errno));
-  size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t count = write(file, bytes.data() + written, bytes.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    written += static_cast<size_t>(count);
-  }
-  if (written == bytes.size()) handle_ = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  const char *reason = handle_ ? nullptr : dlerror();
-  close(file);
-  if (!handle_) throw KernelError(std::string("cannot load a compiled kernel: ") + (reason ? reason : "out of memory"));
+  file_ = memfd_create("stablemd-kernel", MFD_CLOEXEC);
+  if (file_ < 0) throw KernelError(std::string("memfd_create failed: ") + std::strerror(errno));
+  // The file stays open as long as the library: dlopen takes a path that it has seen for the library it had then.
+  if (write_all(file_, bytes)) handle_ = dlopen(("/proc/self/fd/" + std::to_string(file_)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_) return;
+  const char *reason = dlerror();
+  const std::string text = std::string("cannot load a compiled kernel: ") + (reason ? reason : "out of memory");
+  close(file_);
+  throw KernelError(text);
 }
 
 SharedLibrary::~SharedLibrary() {
-  if (handle_) dlclose(handle_);
+  dlclose(handle_);
+  close(file_);
 }
 
 void *SharedLibrary::symbol(const char *name) const {

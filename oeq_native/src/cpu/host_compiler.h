@@ -39,6 +39,7 @@ class SharedLibrary {
   void *symbol(const char *name) const;
 
  private:
+  int file_ = -1;
   void *handle_ = nullptr;
 };
 
