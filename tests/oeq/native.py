@@ -50,19 +50,33 @@ def library() -> ctypes.CDLL:
     return _library
 
 
-def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+_GUARD = 64  # numbers before and after an output that must stay NaN
+_ALIGNMENT = 64  # bytes, as XLA aligns its buffers
+
+
+def _aligned(count: int, dtype: np.dtype) -> np.ndarray:
+    memory = np.empty(count + _ALIGNMENT // dtype.itemsize, dtype)
+    start = -memory.ctypes.data % _ALIGNMENT // dtype.itemsize
+    return memory[start : start + count]
+
+
+def aligned_copy(array: np.ndarray, dtype: str) -> np.ndarray:
+    copy = _aligned(array.size, np.dtype(dtype)).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class Output:
     """An output full of NaN, between guards that tell of writes outside it."""
-    guard = 64
-    count = int(np.prod(shape))
-    memory = np.full(count + 2 * guard, np.nan, dtype)
-    return memory[guard : guard + count].reshape(shape)
 
+    def __init__(self, shape: tuple[int, ...], dtype: str):
+        count = int(np.prod(shape))
+        self._memory = _aligned(count + 2 * _GUARD, np.dtype(dtype))
+        self._memory[:] = np.nan
+        self.array = self._memory[_GUARD : _GUARD + count].reshape(shape)
 
-def guards_intact(array: np.ndarray) -> bool:
-    memory = array.base if array.base is not None else array
-    while memory.base is not None:
-        memory = memory.base
-    return bool(np.isnan(memory[:64]).all() and np.isnan(memory[-64:]).all())
+    def is_guarded(self) -> bool:
+        return bool(np.isnan(self._memory[:_GUARD]).all() and np.isnan(self._memory[-_GUARD:]).all())
 
 
 class NativeKernel:
@@ -82,33 +96,44 @@ class NativeKernel:
         if getattr(self, "_handle", None):
             library().driver_close(self._handle)
 
-    def __call__(self, *operands, receivers=None, senders=None, sender_order=None, threads: int = 1):
-        """Operands in the op's order (see OeqCall); returns the tuple of outputs."""
-        names = ["L1", "L2", "W", "L3_grad", "L1_dgrad", "L2_dgrad", "W_dgrad"][: len(operands)]
-        call = _Call()
-        arrays = [np.ascontiguousarray(o, self.problem.dtype) for o in operands]
-        for name, array in zip(names, arrays, strict=True):
-            setattr(call, name, array.ctypes.data)
+    def prepare(self, *operands, receivers=None, senders=None, sender_order=None, threads: int = 1):
+        """Operands in the op's order (see OeqCall); returns a function that runs the op again in the same memory."""
+        names = _POINTERS[: len(operands)]
+        arrays = [aligned_copy(np.asarray(o), self.problem.dtype) for o in operands]
         x, y, w = arrays[:3]
-        call.products = len(y)
+        call = _Call(products=len(y), **{n: a.ctypes.data for n, a in zip(names, arrays, strict=True)})
+        graph = (receivers, senders, sender_order)
         if self.family == "conv":
             call.nodes = len(x)
             call.receivers, call.senders = receivers.ctypes.data, senders.ctypes.data
-            if sender_order is not None:
-                call.sender_order, call.sender_order_count = sender_order.ctypes.data, len(sender_order)
+        if sender_order is not None:
+            call.sender_order, call.sender_order_count = sender_order.ctypes.data, len(sender_order)
+        outputs = self._outputs(x, y, w)
+        for name, output in outputs.items():
+            setattr(call, name, output.array.ctypes.data)
+        error = ctypes.create_string_buffer(1 << 12)
+
+        def run(_keep_alive=(arrays, graph)) -> dict[str, Output]:
+            handle = ctypes.c_void_p(self._handle)
+            if library().driver_run(handle, ctypes.byref(call), threads, error, len(error)):
+                raise RuntimeError(error.value.decode())
+            return outputs
+
+        return run
+
+    def __call__(self, *operands, **graph) -> tuple[np.ndarray, ...]:
+        """Runs the op once into poisoned memory."""
+        outputs = self.prepare(*operands, **graph)()
+        for name, output in outputs.items():
+            assert output.is_guarded(), f"{name}: written outside its memory"
+        return tuple(output.array for output in outputs.values())
+
+    def _outputs(self, x: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, Output]:
         out_shape = (len(x), self.problem.irreps_out.dim)
+        gradients = {"L1_grad": x.shape, "L2_grad": y.shape, "W_grad": w.shape}
         shapes = {
             "forward": {"L3": out_shape},
-            "backward": {"L1_grad": x.shape, "L2_grad": y.shape, "W_grad": w.shape},
-            "double_backward": {"L1_grad": x.shape, "L2_grad": y.shape, "W_grad": w.shape, "L3_dgrad": out_shape},
+            "backward": gradients,
+            "double_backward": {**gradients, "L3_dgrad": out_shape},
         }[self.order]
-        outputs = {name: poisoned(shape, np.dtype(self.problem.dtype)) for name, shape in shapes.items()}
-        for name, output in outputs.items():
-            setattr(call, name, output.ctypes.data)
-        error = ctypes.create_string_buffer(1 << 12)
-        status = library().driver_run(ctypes.c_void_p(self._handle), ctypes.byref(call), threads, error, len(error))
-        if status:
-            raise RuntimeError(error.value.decode())
-        for name, output in outputs.items():
-            assert guards_intact(output), f"{name}: written outside its memory"
-        return tuple(outputs.values())
+        return {name: Output(shape, self.problem.dtype) for name, shape in shapes.items()}

@@ -295,7 +295,9 @@ class KernelWriter {
     line("  const T *z = o->z + ", z, ";");
     line("  T *out = o->out + ", z, ", *gx = o->gx + ", x, ", *gw = o->gw + ", w, ";");
     line("  T *gy = o->gy + ", problem_.block2(path).offset, " * L, *s = o->s;");
+    line("  const T *next_w = o->next_w + ", w, ", *next_x = o->next_x + ", x, ", *next_z = o->next_z + ", z, ";");
     line("  (void)w, (void)z, (void)out, (void)gx, (void)gw, (void)gy, (void)s;");
+    line("  (void)next_w, (void)next_x, (void)next_z;");
     if (twice()) line("  (void)wd, (void)xd, (void)md;");
   }
 
@@ -341,6 +343,18 @@ class KernelWriter {
     for (int i = 0; i < count; ++i) line("      const V ", name, i, " = load(", from, " + ", i * step, " + c);");
   }
 
+  void write_fetches(const char *row, int count, int64_t step, const char *fetch = "FETCH") {
+    for (int i = 0; i < count; ++i) line("      ", fetch, "(", row, " + ", i * step, " + c);");
+  }
+
+  /// True if no earlier path touches the same block.
+  bool is_first_use(size_t p, size_t Instruction::*block) const {
+    for (size_t q = 0; q < p; ++q)
+      if (problem_.instructions[q].*block == problem_.instructions[p].*block && !is_empty(problem_, problem_.instructions[q]))
+        return false;
+    return true;
+  }
+
   void write_forward_uvu(size_t p) {
     const Instruction &path = problem_.instructions[p];
     const int d1 = problem_.block1(path).dim(), d3 = problem_.block3(path).dim();
@@ -349,6 +363,8 @@ class KernelWriter {
     write_coupling_loads(p, "m");
     if (twice()) write_coupling_loads(p, "md");
     line("    for (int c = 0; c < ", padded, "; c += L) {");
+    if (path.has_weight) line("      FETCH(next_w + c);");
+    if (is_first_use(p, &Instruction::in1)) write_fetches("next_x", d1, padded);
     write_loads("x", "x", d1, padded);
     if (twice()) write_loads("xd", "xd", d1, padded);
     if (path.has_weight) line("      const V w0 = load(w + c);");
@@ -465,12 +481,15 @@ class KernelWriter {
       line("    {");
       write_gy_declarations(p, group);
       line("    for (int c = 0; c < ", padded, "; c += L) {");
+      if (path.has_weight && group.first == 0) line("      FETCH(next_w + c);");
+      if (group.first == 0 && is_first_use(p, &Instruction::out)) write_fetches("next_z", d3, padded, "FETCH2");
       write_loads("z", "z", d3, padded);
       if (path.has_weight) line("      const V w0 = load(w + c);");
       if (path.has_weight && twice()) line("      const V wd0 = load(wd + c);");
       if (path.has_weight) line("      V weight = ", problem_.shared_weights || group.first > 0 ? "load(gw + c)" : "{}", ";");
       for (int i = group.first; i < group.second; ++i) write_backward_component(p, i);
-      if (path.has_weight) line("      store(gw + c, weight);");
+      const bool once = !problem_.shared_weights && group == std::make_pair(0, d1);
+      if (path.has_weight) line("      ", once ? "put" : "store", "(gw + c, weight);");
       line("    }");
       write_gy_sums(p, group);
       line("    }");
