@@ -17,8 +17,9 @@ namespace {
 const OeqFfiHandlerTable &table() {
   const OeqFfiHandlerTable *table = oeq_ffi_handler_table();
   if (table->abi_version != OEQ_FFI_ABI_VERSION) {
-    const std::string message = "liboeq_native has a handler table of ABI version " + std::to_string(table->abi_version) +
-                                ", this module knows " + std::to_string(OEQ_FFI_ABI_VERSION) + ": reinstall stablemd";
+    const std::string message = "liboeq_native has a handler table of ABI version " +
+                                std::to_string(table->abi_version) + ", this module knows " +
+                                std::to_string(OEQ_FFI_ABI_VERSION) + ": reinstall stablemd";
     throw nb::import_error(message.c_str());
   }
   return *table;
@@ -90,6 +91,7 @@ NB_MODULE(_oeq_native, m) {
         "Handlers of a platform (\"cpu\" or \"cuda\") as {target: {stage: capsule}}, each value for "
         "jax.ffi.register_ffi_target; register the types first.");
   m.def("type_registrations", &type_registrations,
-        "State types as {name: {\"type_id\": capsule, \"type_info\": capsule}}, each value for jax.ffi.register_ffi_type.");
+        "State types as {name: {\"type_id\": capsule, \"type_info\": capsule}}, each value for "
+        "jax.ffi.register_ffi_type.");
   m.def("stats", &stats, "What happened in this process so far: the members of OeqStats in oeq_native.h.");
 }
