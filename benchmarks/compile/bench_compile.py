@@ -11,6 +11,7 @@ architectures; a part that cannot run here is "nan".
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import math
 import os
@@ -94,14 +95,27 @@ def bench_cpu(program: Path, plugin: str, provider: Path, workers: list[int], fo
     return seconds["1 worker"] / seconds["2 workers"]
 
 
+def nvrtc_path() -> str:
+    """$OEQ_NVRTC, else NVRTC of the package nvidia-cuda-nvrtc; raises ImportError where there is neither."""
+    if path := os.environ.get("OEQ_NVRTC"):
+        return path
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else []:
+        for name in ("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"):
+            if (path := Path(folder) / name).exists():
+                return str(path)
+    raise ImportError("no NVRTC: pip install nvidia-cuda-nvrtc, or set OEQ_NVRTC")
+
+
 def bench_nvrtc(program: Path, workers: list[int], folder: Path, repeats: int) -> tuple[float, float]:
+    nvrtc = {"OEQ_NVRTC": nvrtc_path()}
     files = [str(path) for path in write_payloads(folder, "h200")]
     two_workers, vs_mutex = [], []
     for architecture in ARCHITECTURES:
         schemes: dict[str, tuple[list[str], dict[str, str]]] = {
-            f"{n} worker{'s' if n > 1 else ''}": (["nvrtc", str(n), architecture, *files], {}) for n in workers
+            f"{n} worker{'s' if n > 1 else ''}": (["nvrtc", str(n), architecture, *files], nvrtc) for n in workers
         }
-        schemes["one mutex, split-compile"] = (["mutex", str(max(workers)), architecture, *files], {})
+        schemes["one mutex, split-compile"] = (["mutex", str(max(workers)), architecture, *files], nvrtc)
         seconds = medians(schemes, program, repeats)
         report(f"NVRTC, {architecture}: {KERNELS} kernels", seconds)
         two_workers.append(seconds["1 worker"] / seconds["2 workers"])
