@@ -196,6 +196,24 @@ TEST(a_second_process_finds_images_on_disk) {
   CHECK(second.compilations == 1);
 }
 
+TEST(another_process_finds_images_on_disk) {
+  if (const char *cache = std::getenv("OEQ_TEST_CACHE")) {  // this is the other process
+    ToyScript script;
+    KernelStore store(settings(1, cache), backend_for(script));
+    CHECK_CONTAINS(image_of(store.wait(requested(store, "x"))), "\"tag\": \"x\"");
+    CHECK(script.compilations == 0);
+    CHECK(stats_of(store).disk_hits == 1);
+    return;
+  }
+  const TemporaryFolder folder;
+  ToyScript script;
+  KernelStore store(settings(1, folder.path()), backend_for(script));
+  store.wait(requested(store, "x"));
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const check::Environment cache("OEQ_TEST_CACHE", folder.path().c_str());
+  CHECK(std::system(("'" + self + "' another_process_finds_images_on_disk").c_str()) == 0);
+}
+
 TEST(another_hash_of_the_same_payload_finds_the_image_in_memory) {
   ToyScript script;
   KernelStore store(settings(1), backend_for(script));
