@@ -137,3 +137,12 @@ class NativeKernel:
             "double_backward": {**gradients, "L3_dgrad": out_shape},
         }[self.order]
         return {name: Output(shape, self.problem.dtype) for name, shape in shapes.items()}
+
+
+def source(problem: Problem, family: str, order: str) -> str:
+    """The generated C++."""
+    text = ctypes.create_string_buffer(1 << 22)
+    arguments = make_kernel(problem, family).payload.encode(), FAMILIES.index(family), ORDERS.index(order)
+    if library().driver_source(*arguments, text, len(text)) < 0:
+        raise RuntimeError(text.value.decode())
+    return text.value.decode()

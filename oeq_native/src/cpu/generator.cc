@@ -181,6 +181,9 @@ class KernelWriter {
     line("typedef ", problem_.wide_indices ? "long long" : "int", " I;");
     line("#define ORDER ", static_cast<int>(order_));
     line("#define CONVOLUTION ", family_ == Family::kConvolution ? 1 : 0);
+    const int64_t bytes = layout_.lanes * (problem_.double_precision ? 8 : 4);
+    const bool streams = layout_.direct_weights && !problem_.shared_weights && bytes == 64;
+    line("#define STREAMS ", int(streams && problem_.weight_numel % layout_.lanes == 0));
     line("enum { L = ", layout_.lanes, ", EB = ", layout_.edge_lanes, ", D1 = ", problem_.in1.dim, ", D2 = ",
          problem_.in2.dim, ", D3 = ", problem_.out.dim, ", WN = ", problem_.weight_numel, ", R1 = ", layout_.row1,
          ", R3 = ", layout_.row3, ", WR = ", layout_.weight_row, ", NM = ", layout_.couplings, ", NS = ",
@@ -589,6 +592,11 @@ class KernelWriter {
   void write_lane_sums() {
     const int64_t lanes = layout_.lanes;
     line("typedef ", problem_.double_precision ? "long long" : "int", " Lanes __attribute__((vector_size(sizeof(T) * L)));");
+    line("#ifdef __clang__");
+    line("#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)");
+    line("#else");
+    line("#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})");
+    line("#endif");
     line("static inline V sum_each(const T *p) {");
     line("  V a[L];");
     line("  for (int i = 0; i < L; ++i) a[i] = load(p + i * L);");
@@ -600,8 +608,7 @@ class KernelWriter {
         high += text(lane ? ", " : "", source + half);
       }
       line("  for (int i = 0; i < ", half, "; ++i)");
-      line("    a[i] = __builtin_shuffle(a[i], a[i + ", half, "], (Lanes){", low, "}) +");
-      line("           __builtin_shuffle(a[i], a[i + ", half, "], (Lanes){", high, "});");
+      line("    a[i] = SHUFFLE(a[i], a[i + ", half, "], ", low, ") + SHUFFLE(a[i], a[i + ", half, "], ", high, ");");
     }
     line("  return a[0];");
     line("}");

@@ -7,6 +7,7 @@ from ._irreps import Irreps
 from ._ops import TensorProduct, TensorProductConv, sender_order
 from ._payload import Kernel, make_kernel
 from ._problem import Instruction, Problem, make_problem
+from ._registration import register
 
 #: Targets of the custom calls, for `jax.export` and the like.
 TARGETS = tuple(f"{family}_{op}" for family in ("tp", "conv") for op in ("forward", "backward", "double_backward"))
@@ -23,5 +24,6 @@ __all__ = [
     "make_kernel",
     "make_problem",
     "real_clebsch_gordan",
+    "register",
     "sender_order",
 ]
