@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
 
 #include "kernel_store.h"

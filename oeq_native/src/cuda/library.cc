@@ -8,15 +8,17 @@
 namespace oeq::cuda {
 
 Library::Library(const std::vector<std::string> &candidates, const std::string &advice) {
+  std::string first_reason;
   for (const std::string &candidate : candidates) {
     handle_ = ::dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_ != nullptr) {
       path_ = candidate;
       return;
     }
+    const char *reason = ::dlerror();
+    if (first_reason.empty()) first_reason = reason == nullptr ? candidate : reason;
   }
-  const char *reason = ::dlerror();
-  throw KernelError("cannot open " + candidates.front() + " (" + (reason == nullptr ? "?" : reason) + "): " + advice);
+  throw KernelError("cannot open " + candidates.front() + " (" + first_reason + "): " + advice);
 }
 
 void *Library::find(const char *symbol) const { return ::dlsym(handle_, symbol); }
