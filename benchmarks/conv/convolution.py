@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Speed of the generated CPU convolution: against plain JAX and against the core's vector peak.
 
-MACE's second layer: 128x0e+128x1o times spherical harmonics l <= 3, 10 uvu paths, float32; 2,000 nodes in a periodic box
-in space order, about 60,000 edges (pairs within a cutoff). Prints one line per measurement and ends with
+MACE's second layer: 128x0e+128x1o times spherical harmonics l <= 3, 10 uvu paths, float32; 2,000 nodes in a periodic
+box in space order, about 60,000 edges (pairs within a cutoff). Prints one line per measurement and ends with
 ``speedup=<times> peak=<fraction>`` (forward + backward, one thread; best of repeats that alternate between both sides).
 """
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "oeq"))
 
 
 def random_graph(nodes: int, neighbours: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Receivers (sorted) and senders, int32, of points in a periodic cube, numbered along a coarse space-filling grid."""
+    """Receivers (sorted) and senders, int32, of points in a periodic cube, numbered cell by cell."""
     points = rng.random((nodes, 3))
     cells = np.floor(points * round((nodes / 8) ** (1 / 3))).astype(int)
     points = points[np.lexsort(cells.T)]
@@ -143,7 +143,6 @@ def main() -> None:
 
 def jax_forward_backward(problem, *operands):
     import jax
-
     from stablemd.oeq import reference
 
     *floats, receivers, senders = operands

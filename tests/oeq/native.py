@@ -8,14 +8,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-
 from stablemd.oeq import Problem, make_kernel
 
 ORDERS = ("forward", "backward", "double_backward")
 FAMILIES = ("tp", "conv")
-_POINTERS = (
-    "L1 L2 W L3_grad L1_dgrad L2_dgrad W_dgrad L3 L1_grad L2_grad W_grad L3_dgrad receivers senders sender_order"
-).split()
+_TENSORS = ("L1", "L2", "W", "L3_grad", "L1_dgrad", "L2_dgrad", "W_dgrad")
+_RESULTS = ("L3", "L1_grad", "L2_grad", "W_grad", "L3_dgrad")
+_POINTERS = (*_TENSORS, *_RESULTS, "receivers", "senders", "sender_order")
 
 
 class _Call(ctypes.Structure):
@@ -34,7 +33,9 @@ def _find_library() -> Path:
     root = Path(__file__).parents[2]
     found = [Path(given)] if given else sorted(root.glob("build/**/liboeq_kernel_driver.so"))
     if not found or not found[0].exists():
-        raise FileNotFoundError("liboeq_kernel_driver.so not found: build with STABLEMD_TESTS=ON or set STABLEMD_OEQ_DRIVER")
+        raise FileNotFoundError(
+            "liboeq_kernel_driver.so not found: build with STABLEMD_TESTS=ON or set STABLEMD_OEQ_DRIVER"
+        )
     return found[-1]
 
 

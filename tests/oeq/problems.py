@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from stablemd.oeq import Irreps, Problem, make_problem, real_clebsch_gordan, reference
 
 #: Largest error relative to the largest number of an array.
@@ -113,7 +112,11 @@ class Case:
             return tuple(self._derivative(name, **{"x": x, "y": y, "w": w, "z": z}) for name in "xyw")
         varied = {"x": {"x": xd, "y": y, "w": w}, "y": {"x": x, "y": yd, "w": w}, "w": {"x": x, "y": y, "w": wd}}
         return tuple(
-            sum(self._derivative(name, **factors, z=z, varied=which) for which, factors in varied.items() if which != name)
+            sum(
+                self._derivative(name, **factors, z=z, varied=which)
+                for which, factors in varied.items()
+                if which != name
+            )
             for name in "xywz"
         )
 

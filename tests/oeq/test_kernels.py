@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from native import ORDERS, NativeKernel
 from problems import TOLERANCE, Case, all_paths, hub_graph, random_graph, relative_error
-
 from stablemd.oeq import make_problem
 
 MACE = {"in1": "{c}x0e+{c}x1o", "in2": "0e+1o+2e", "lmax": 2}
@@ -168,7 +167,9 @@ def test_oeq_weight_order_is_the_same_op(rng):
     from stablemd.oeq import make_kernel
 
     for mode in ("uvu", "uvw"):
-        problem = all_paths("40x0e+40x1o", "2x0e+33x1o", 1, mode, out_channels=35 if mode == "uvw" else 0, dtype="float64")
+        problem = all_paths(
+            "40x0e+40x1o", "2x0e+33x1o", 1, mode, out_channels=35 if mode == "uvw" else 0, dtype="float64"
+        )
         order = problem.oeq_weight_order
         case = Case(problem, None, 3, rng)
         payload = make_kernel(problem, "tp").payload.replace('"weight_order": "e3nn"', '"weight_order": "oeq"')
@@ -205,7 +206,8 @@ def test_source_is_the_same_in_another_process():
     script = (
         "import native, hashlib; from problems import all_paths; "
         "p = all_paths('24x0e+24x1o', '0e+1o', 2); "
-        "print([hashlib.sha256(native.source(p, f, o).encode()).hexdigest() for f in native.FAMILIES for o in native.ORDERS])"
+        "sources = [native.source(p, f, o) for f in native.FAMILIES for o in native.ORDERS]; "
+        "print([hashlib.sha256(s.encode()).hexdigest() for s in sources])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     outputs = {

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import Case, all_paths, random_graph, relative_error
-
 from stablemd import oeq
 
 SMALL = ("3x0e+3x1o", "0e+1o", 1)

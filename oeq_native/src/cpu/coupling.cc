@@ -22,8 +22,8 @@ Real factorial(int n) {
 Real complex_clebsch_gordan(int l1, int m1, int l2, int m2, int l3) {
   const int m3 = m1 + m2;
   if (std::abs(m3) > l3) return 0;
-  const Real triangle = factorial(l1 + l2 - l3) * factorial(l1 - l2 + l3) * factorial(-l1 + l2 + l3) /
-                        factorial(l1 + l2 + l3 + 1);
+  const Real triangle =
+      factorial(l1 + l2 - l3) * factorial(l1 - l2 + l3) * factorial(-l1 + l2 + l3) / factorial(l1 + l2 + l3 + 1);
   const Real root = std::sqrt((2 * l3 + 1) * triangle * factorial(l1 + m1) * factorial(l1 - m1) * factorial(l2 + m2) *
                               factorial(l2 - m2) * factorial(l3 + m3) * factorial(l3 - m3));
   const int first = std::max({0, l2 - l3 - m1, l1 - l3 + m2});

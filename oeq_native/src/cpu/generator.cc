@@ -132,9 +132,9 @@ KernelLayout kernel_layout(const Problem &problem, const VectorUnit &unit) {
   layout.edge_lanes = layout.couplings * most_lanes <= 16384 ? most_lanes : 1;
   const int64_t d2 = problem.in2.dim, edges = layout.edge_lanes;
   auto piece = [](int64_t numbers) { return round_up(numbers, 64); };
-  layout.work = 4 * piece(layout.row1) + 3 * piece(layout.row3) + 3 * piece(layout.weight_row) +
-                2 * piece(d2 * edges) + 2 * piece(layout.couplings * edges) +
-                piece((d2 + layout.lanes) * layout.lanes) + piece(layout.uvw_scratch);
+  layout.work = 4 * piece(layout.row1) + 3 * piece(layout.row3) + 3 * piece(layout.weight_row) + 2 * piece(d2 * edges) +
+                2 * piece(layout.couplings * edges) + piece((d2 + layout.lanes) * layout.lanes) +
+                piece(layout.uvw_scratch);
   return layout;
 }
 
@@ -184,11 +184,12 @@ class KernelWriter {
     const int64_t bytes = layout_.lanes * (problem_.double_precision ? 8 : 4);
     const bool streams = layout_.direct_weights && !problem_.shared_weights && bytes == 64;
     line("#define STREAMS ", int(streams && problem_.weight_numel % layout_.lanes == 0));
-    line("enum { L = ", layout_.lanes, ", EB = ", layout_.edge_lanes, ", D1 = ", problem_.in1.dim, ", D2 = ",
-         problem_.in2.dim, ", D3 = ", problem_.out.dim, ", WN = ", problem_.weight_numel, ", R1 = ", layout_.row1,
-         ", R3 = ", layout_.row3, ", WR = ", layout_.weight_row, ", NM = ", layout_.couplings, ", NS = ",
-         layout_.uvw_scratch, ", SHARED = ", int(problem_.shared_weights), ", DIRECT1 = ", int(layout_.direct1),
-         ", DIRECT3 = ", int(layout_.direct3), ", DIRECTW = ", int(layout_.direct_weights), " };");
+    line("enum { L = ", layout_.lanes, ", EB = ", layout_.edge_lanes, ", D1 = ", problem_.in1.dim,
+         ", D2 = ", problem_.in2.dim, ", D3 = ", problem_.out.dim, ", WN = ", problem_.weight_numel,
+         ", R1 = ", layout_.row1, ", R3 = ", layout_.row3, ", WR = ", layout_.weight_row, ", NM = ", layout_.couplings,
+         ", NS = ", layout_.uvw_scratch, ", SHARED = ", int(problem_.shared_weights),
+         ", DIRECT1 = ", int(layout_.direct1), ", DIRECT3 = ", int(layout_.direct3),
+         ", DIRECTW = ", int(layout_.direct_weights), " };");
     line(kTaskSource);
   }
 
@@ -199,8 +200,8 @@ class KernelWriter {
       for (size_t b = 0; b < irreps.blocks.size(); ++b) {
         const IrrepBlock &block = irreps.blocks[b];
         const bool mul_ir = problem_.layout == Layout::kMulIr;
-        const std::string operand = text(block.offset, " + u * ", mul_ir ? block.dim() : 1, " + m * ",
-                                         mul_ir ? 1 : block.mul);
+        const std::string operand =
+            text(block.offset, " + u * ", mul_ir ? block.dim() : 1, " + m * ", mul_ir ? 1 : block.mul);
         const std::string packed = text(offset[b], " + m * ", padded[b], " + u");
         const std::string &to = packing ? packed : operand, &from = packing ? operand : packed;
         line("  for (int u = 0; u < ", block.mul, "; ++u)");
@@ -225,9 +226,9 @@ class KernelWriter {
       const int64_t depth = uvw ? m3 : 1;
       const char *position = uvw ? ", u, v, c)" : ", c, v, 0)";
       const std::string e3nn = uvw ? text("(u * ", m2, " + v) * ", m3, " + c") : text("c * ", m2, " + v");
-      const std::string operand =
-          text(path.weight_offset, " + ",
-               problem_.weight_order == WeightOrder::kE3nn ? e3nn : text("tiled(", m1, ", ", m2, ", ", depth, position));
+      const std::string operand = text(
+          path.weight_offset, " + ",
+          problem_.weight_order == WeightOrder::kE3nn ? e3nn : text("tiled(", m1, ", ", m2, ", ", depth, position));
       const std::string packed =
           text(layout_.weight_offset[p], " + ", uvw ? text("(u * ", m2, " + v)") : "v", " * ", padded, " + c");
       if (uvw) line("  for (int u = 0; u < ", m1, "; ++u)");
@@ -353,7 +354,8 @@ class KernelWriter {
   /// True if no earlier path touches the same block.
   bool is_first_use(size_t p, size_t Instruction::*block) const {
     for (size_t q = 0; q < p; ++q)
-      if (problem_.instructions[q].*block == problem_.instructions[p].*block && !is_empty(problem_, problem_.instructions[q]))
+      if (problem_.instructions[q].*block == problem_.instructions[p].*block &&
+          !is_empty(problem_, problem_.instructions[q]))
         return false;
     return true;
   }
@@ -433,8 +435,8 @@ class KernelWriter {
     if (twice()) line("        const V wd0 = load(wd + (u * ", m2, " + v) * ", padded3, " + c);");
     for (int k = 0; k < d3; ++k) {
       const std::string place = text("[", k * m2 * padded1, " + v * ", padded1, " + u]");
-      line("        a", k, " += ", twice() ? text("s2", place, " * w0 + s", place, " * wd0") : text("s", place, " * w0"),
-           ";");
+      line("        a", k,
+           " += ", twice() ? text("s2", place, " * w0 + s", place, " * wd0") : text("s", place, " * w0"), ";");
     }
     line("      }");
     for (int k = 0; k < d3; ++k) line("    store(out + ", k * padded3, " + c, a", k, ");");
@@ -489,7 +491,8 @@ class KernelWriter {
       write_loads("z", "z", d3, padded);
       if (path.has_weight) line("      const V w0 = load(w + c);");
       if (path.has_weight && twice()) line("      const V wd0 = load(wd + c);");
-      if (path.has_weight) line("      V weight = ", problem_.shared_weights || group.first > 0 ? "load(gw + c)" : "{}", ";");
+      if (path.has_weight)
+        line("      V weight = ", problem_.shared_weights || group.first > 0 ? "load(gw + c)" : "{}", ";");
       for (int i = group.first; i < group.second; ++i) write_backward_component(p, i);
       const bool once = !problem_.shared_weights && group == std::make_pair(0, d1);
       if (path.has_weight) line("      ", once ? "put" : "store", "(gw + c, weight);");
@@ -591,7 +594,8 @@ class KernelWriter {
   /// sum_each: lane i of the result is the sum of the lanes of vector i of L. A tree of shuffles.
   void write_lane_sums() {
     const int64_t lanes = layout_.lanes;
-    line("typedef ", problem_.double_precision ? "long long" : "int", " Lanes __attribute__((vector_size(sizeof(T) * L)));");
+    line("typedef ", problem_.double_precision ? "long long" : "int",
+         " Lanes __attribute__((vector_size(sizeof(T) * L)));");
     line("#ifdef __clang__");
     line("#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)");
     line("#else");

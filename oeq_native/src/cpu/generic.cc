@@ -98,11 +98,16 @@ class Runner {
 
   void run() {
     switch (t_.phase) {
-      case kSend: return for_nodes(t_.sender_cut, &Runner::send_node);
-      case kReceive: return for_nodes(t_.receiver_cut, &Runner::receive_node);
-      case kRows: return for_nodes(t_.receiver_cut, &Runner::one_row);
-      case kReduce: return reduce();
-      default: return;
+      case kSend:
+        return for_nodes(t_.sender_cut, &Runner::send_node);
+      case kReceive:
+        return for_nodes(t_.receiver_cut, &Runner::receive_node);
+      case kRows:
+        return for_nodes(t_.receiver_cut, &Runner::one_row);
+      case kReduce:
+        return reduce();
+      default:
+        return;
     }
   }
 

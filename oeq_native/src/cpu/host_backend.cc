@@ -77,9 +77,8 @@ class HostBackend final : public Backend {
  private:
   /// Says once per process that, and why, kernels are slow.
   Image generic(const std::string &reason) const {
-    std::call_once(noticed_, [&] {
-      std::fprintf(stderr, "stablemd: using slow generic CPU kernels: %s\n", reason.c_str());
-    });
+    std::call_once(noticed_,
+                   [&] { std::fprintf(stderr, "stablemd: using slow generic CPU kernels: %s\n", reason.c_str()); });
     return {kGenericImage, false};
   }
 

@@ -27,8 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Contraction to fused multiply-add is wanted; nothing else that changes results is.
-const char *const kOptions[] = {"-x",     "c++",    "-std=gnu++17",       "-O3", "-march=native", "-ffp-contract=fast",
-                                "-fPIC",  "-shared", "-fvisibility=hidden", "-w"};
+const char *const kOptions[] = {"-x",    "c++",     "-std=gnu++17",        "-O3", "-march=native", "-ffp-contract=fast",
+                                "-fPIC", "-shared", "-fvisibility=hidden", "-w"};
 
 /// A folder of this process's own, gone with everything in it at the end.
 class TemporaryFolder {
@@ -37,7 +37,8 @@ class TemporaryFolder {
     std::error_code error;
     const fs::path base = fs::temp_directory_path(error);
     std::string pattern = ((error ? fs::path("/tmp") : base) / "stablemd-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
+    if (!mkdtemp(pattern.data()))
+      throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
     path_ = pattern;
   }
   ~TemporaryFolder() {
@@ -140,7 +141,8 @@ SharedLibrary::SharedLibrary(const std::string &bytes) {
   file_ = memfd_create("stablemd-kernel", MFD_CLOEXEC);
   if (file_ < 0) throw KernelError(std::string("memfd_create failed: ") + std::strerror(errno));
   // The file stays open as long as the library: dlopen takes a path that it has seen for the library it had then.
-  if (write_all(file_, bytes)) handle_ = dlopen(("/proc/self/fd/" + std::to_string(file_)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (write_all(file_, bytes))
+    handle_ = dlopen(("/proc/self/fd/" + std::to_string(file_)).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_) return;
   const char *reason = dlerror();
   const std::string text = std::string("cannot load a compiled kernel: ") + (reason ? reason : "out of memory");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "host_kernel.h"
 
-
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -30,7 +29,8 @@ void *thread_work(int64_t bytes) {
 AlignedMemory::AlignedMemory(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
   size_ = (size_ + kCacheLine - 1) / kCacheLine * kCacheLine;
   data_ = static_cast<char *>(std::aligned_alloc(kCacheLine, size_));
-  if (!data_) throw KernelError("out of memory: a kernel needs " + std::to_string(size_ >> 20) + " MiB beside its operands");
+  if (!data_)
+    throw KernelError("out of memory: a kernel needs " + std::to_string(size_ >> 20) + " MiB beside its operands");
 }
 
 AlignedMemory::~AlignedMemory() { std::free(data_); }
@@ -98,9 +98,9 @@ HostKernel::Memory HostKernel::plan_memory(const OeqCall &call) const {
     m.sender_start = m.take((call.nodes + 1) * 8);
     m.receiver_order = m.take(call.products * index);
     m.sender_order = m.take(call.products * index);
-    if (!layout_.direct1) m.x = m.take(call.nodes * layout_.row1 * size);
-    if (!layout_.direct1 && twice) m.xd = m.take(call.nodes * layout_.row1 * size);
-    if (!layout_.direct3 && order_ != Order::kForward) m.z = m.take(call.nodes * layout_.row3 * size);
+    if (!tables_ && !layout_.direct1) m.x = m.take(call.nodes * layout_.row1 * size);
+    if (!tables_ && !layout_.direct1 && twice) m.xd = m.take(call.nodes * layout_.row1 * size);
+    if (!tables_ && !layout_.direct3 && order_ != Order::kForward) m.z = m.take(call.nodes * layout_.row3 * size);
   }
   m.w = m.take(layout_.weight_row * size);
   m.wd = m.take(layout_.weight_row * size);
@@ -142,9 +142,9 @@ void HostKernel::group(const OeqCall &call, const Memory &m, char *base, Task &t
   const Segments receivers =
       group_edges(call.receivers, problem_.wide_indices, call.products, call.nodes, nullptr, base + m.receiver_order,
                   reinterpret_cast<long long *>(base + m.receiver_start), "receiver");
-  const Segments senders = group_edges(call.senders, problem_.wide_indices, call.products, call.nodes,
-                                       given ? call.sender_order : nullptr, base + m.sender_order,
-                                       reinterpret_cast<long long *>(base + m.sender_start), "sender");
+  const Segments senders =
+      group_edges(call.senders, problem_.wide_indices, call.products, call.nodes, given ? call.sender_order : nullptr,
+                  base + m.sender_order, reinterpret_cast<long long *>(base + m.sender_start), "sender");
   task.receiver_order = receivers.order, task.receiver_start = receivers.start;
   task.sender_order = senders.order, task.sender_start = senders.start;
   task.sender_cut = sender_cut;

@@ -8,8 +8,8 @@
 namespace oeq::cpu {
 namespace {
 
-constexpr int kMaxDegree = 12;            // beyond, factorials of the couplings lose digits
-constexpr int64_t kMaxRow = 1 << 26;      // numbers in one row of an operand
+constexpr int kMaxDegree = 12;        // beyond, factorials of the couplings lose digits
+constexpr int64_t kMaxRow = 1 << 26;  // numbers in one row of an operand
 constexpr int64_t kMaxChannels = 1 << 20;
 
 [[noreturn]] void fail(const std::string &what) { throw KernelError("payload key `problem`: " + what); }
@@ -41,7 +41,8 @@ IrrepBlock parse_block(const std::string &text, const char *key) {
   const bool well_formed = end != cursor && (*end == 'e' || *end == 'o') && end[1] == '\0';
   if (!well_formed || number < 0 || block.mul < 0)
     fail(std::string("`") + key + "` has the block \"" + text + "\"; expected e.g. 128x1o");
-  if (number > kMaxDegree) fail(std::string("`") + key + "` has l = " + std::to_string(number) + "; at most 12 is supported");
+  if (number > kMaxDegree)
+    fail(std::string("`") + key + "` has l = " + std::to_string(number) + "; at most 12 is supported");
   if (block.mul > kMaxChannels) fail(std::string("`") + key + "` has more than 2^20 channels in one block");
   block.l = static_cast<int>(number);
   block.parity = *end == 'e' ? 1 : -1;
@@ -65,7 +66,8 @@ Irreps parse_irreps(const nlohmann::json &problem, const char *key) {
 }
 
 template <class Choice>
-Choice choose(const nlohmann::json &problem, const char *key, const char *first, Choice a, const char *second, Choice b) {
+Choice choose(const nlohmann::json &problem, const char *key, const char *first, Choice a, const char *second,
+              Choice b) {
   const std::string value = text_member(problem, key);
   if (value == first) return a;
   if (value == second) return b;
@@ -94,7 +96,8 @@ int64_t path_weights(const Problem &problem, const Instruction &path) {
 
 Instruction parse_instruction(const nlohmann::json &value, const Problem &problem, size_t number) {
   const std::string where = "instruction " + std::to_string(number);
-  if (!value.is_array() || value.size() != 6 || !value[3].is_string() || !value[4].is_boolean() || !value[5].is_number())
+  if (!value.is_array() || value.size() != 6 || !value[3].is_string() || !value[4].is_boolean() ||
+      !value[5].is_number())
     fail(where + " must be [i_in1, i_in2, i_out, mode, has_weight, path_weight]");
   Instruction path;
   path.in1 = block_index(value[0], problem.in1, where);
@@ -140,7 +143,8 @@ int64_t weight_position(const Problem &problem, const Instruction &path, int64_t
 
 Problem parse_problem(const nlohmann::json &json, const KernelProperties &properties, Family family) {
   if (json.is_null())
-    throw KernelError("payload has no key `problem`, so there is nothing to make a CPU kernel from; export it with stablemd");
+    throw KernelError(
+        "payload has no key `problem`, so there is nothing to make a CPU kernel from; export it with stablemd");
   if (!json.is_object()) fail("must be an object");
   Problem problem;
   problem.in1 = parse_irreps(json, "irreps_in1");

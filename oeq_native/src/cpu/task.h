@@ -21,10 +21,10 @@ namespace oeq::cpu {
 // gx, gy, gw; gz is the gradient with respect to z. `packed_*` are the operands in the kernel's own layout, or the
 // operands themselves where the layouts agree. `*_start` [nodes + 1] delimits each node's segment in `*_order` (null:
 // edges lie in that order); `*_cut` [items + 1] delimits each item's nodes (rows, for a tensor product). `partial`
-// [partials, packed weights] belongs to shared weights, one row for each item of send or rows. `work` is the running thread's own.
+// [partials, packed weights] belongs to shared weights, one row for each item of send or rows. `work` is the running
+// thread's own.
 OEQ_DECLARE_AND_QUOTE(
-    kTaskSource,
-    enum Phase { kPack, kSend, kReceive, kRows, kReduce };
+    kTaskSource, enum Phase{kPack, kSend, kReceive, kRows, kReduce};
 
     struct Task {
       const void *x, *y, *w, *z, *xd, *yd, *wd;

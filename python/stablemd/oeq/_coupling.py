@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from math import factorial, sqrt
 
 import numpy as np
@@ -38,7 +38,7 @@ def _real_from_complex(degree: int) -> np.ndarray:
     return (-1j) ** degree * matrix
 
 
-@lru_cache(maxsize=None)
+@cache
 def real_clebsch_gordan(l1: int, l2: int, l3: int) -> np.ndarray:
     """Coupling of real spherical harmonics of degrees ``l1``, ``l2`` to ``l3`` in e3nn's convention.
 

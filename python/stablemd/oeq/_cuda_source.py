@@ -26,7 +26,7 @@ class Device:
 
 
 #: NVIDIA GPUs by the name that exports take. Sources: the "compute capability" tables of the CUDA C++ Programming Guide
-#: (shared memory per block, opt-in) and the vendor's data sheets (multiprocessors of the full-size SXM or desktop part).
+#: (shared memory per block, opt-in) and NVIDIA's data sheets (multiprocessors of the SXM or desktop part).
 DEVICES = {
     "t4": Device(40, 65536, 7, 5),
     "v100": Device(80, 98304, 7, 0),
@@ -72,9 +72,7 @@ def _check_supported(problem: Problem) -> None:
 def _upstream_problem(problem: Problem) -> Any:
     """Ours as OpenEquivariance's; its constructor squares no weight when both normalisations are "none"."""
     lite = _import_openequivariance("core.e3nn_lite")
-    instructions = [
-        (p.i_in1, p.i_in2, p.i_out, p.mode, p.has_weight, p.path_weight**2) for p in problem.instructions
-    ]
+    instructions = [(p.i_in1, p.i_in2, p.i_out, p.mode, p.has_weight, p.path_weight**2) for p in problem.instructions]
     dtype = np.dtype(problem.dtype).type
     return lite.TPProblem(
         *(lite.Irreps(str(i)) for i in (problem.irreps_in1, problem.irreps_in2, problem.irreps_out)),

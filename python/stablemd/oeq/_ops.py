@@ -83,8 +83,8 @@ class TensorProductConv(_Op):
     ) -> jax.Array:
         """``x`` [nodes, in1], ``y`` [edges, in2], ``w`` [edges, weight_numel] or [weight_numel] → [nodes, out].
 
-        ``receivers``, ``senders``: int32 [edges]; receivers ascending is fastest. ``order``: :func:`sender_order` of the
-        senders; without it each backward pass sorts by itself. Raises ValueError for other shapes or dtypes.
+        ``receivers``, ``senders``: int32 [edges]; receivers ascending is fastest. ``order``: :func:`sender_order` of
+        the senders; without it each backward pass sorts by itself. Raises ValueError for other shapes or dtypes.
         """
         edges = y.shape[0]
         self._check("x", x, (x.shape[0], self.problem.irreps_in1.dim))
