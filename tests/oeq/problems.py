@@ -143,13 +143,15 @@ class Case:
             arrays, indices = [real_clebsch_gordan(*degrees) * path.path_weight], ["ijk"]
             for n in factors:
                 if n == "w" and where is None:
+                    arrays.append(np.ones(p.path_shape(path)))
+                    indices.append("uv")
                     continue
                 part = factors[n][..., where].reshape(*factors[n].shape[:-1], *p.path_shape(path)) if n == "w" else None
                 arrays.append(split[n][block[n]] if part is None else part)
                 indices.append(labels[n])
             term = np.einsum(f"{','.join(indices)}->{labels[name]}", *arrays, optimize=True)
             place = np.arange(where.start, where.stop) if name == "w" else places[block[name]].ravel()
-            total[..., place] += term.reshape(*total.shape[:-1], -1)
+            total[..., place] += term.reshape(*total.shape[:-1], place.size)
         if name not in rows:
             return total
         summed = np.zeros(shapes[name])

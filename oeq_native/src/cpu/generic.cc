@@ -8,7 +8,7 @@
 namespace oeq::cpu {
 namespace {
 
-constexpr int64_t kFlush = 128;  // as in generated kernels: products per partial sum
+constexpr int64_t kFlush = 4;  // products per partial sum: few, for one product is a long sum here already
 
 /// One product: rows of the operands, null where the op has none.
 template <class T>

@@ -10,7 +10,8 @@ With f the product, linear in each of x, y, w, and Q = <z, f(x, y, w)>, linear i
 are custom calls. The tangent of each is a sum of calls with one factor replaced by its tangent. ``forward_tangent`` and
 ``backward_tangent`` are those sums, linear in all tangents at once, so that reverse mode transposes each into a single
 ``backward`` or ``double_backward`` call. Beyond, ``double_backward`` is the sum of calls of ``forward`` and
-``backward`` that :func:`_expand_double_backward` writes down, which JAX differentiates further. So any order works in any mode.
+``backward`` that :func:`_expand_double_backward` writes down, which JAX differentiates further. So any
+order works in any mode.
 
 Operands of a convolution end with the graph (receivers, senders, workspace, sender_order); a tensor product has none.
 """
