@@ -3,7 +3,7 @@
 
 python benchmarks/warm_start.py
 
-Wall time of the whole `lmp` process of examples/sic/in.nve with `run 0`, with an empty cache and then with a filled one.
+Wall time of the whole `lmp` process of examples/sic/in.nve with `run 0`, with an empty cache and then a filled one.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ import ase.io
 import matplotlib
 import numpy as np
 from lammps.formats import LogFile
-
 from stablemd import StableMDCalculator
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+import matplotlib.pyplot as plt
 
 HERE = Path(__file__).resolve().parent
 TRAINED = HERE.parent / "tests" / "data" / "sic" / "mace-jax"
@@ -48,7 +47,7 @@ def simulate(model: Path, ranks: int, steps: int, output: Path) -> tuple[dict[st
     name = f"nve-{ranks}"
     last = output / f"{name}.xyz"
     tail = output / f"in.{name}"
-    dump = f'write_dump all custom {last}.dump id element x y z fx fy fz modify sort id element Si C format float %.15g'
+    dump = f"write_dump all custom {last}.dump id element x y z fx fy fz modify sort id element Si C format float %.15g"
     tail.write_text(f"include {INPUT}\n{dump}\n")
     launcher = [] if ranks == 1 else ["mpirun", "-np", ranks]
     variables = ["-var", "model", model, "-var", "steps", steps]
@@ -79,7 +78,7 @@ def plot(tables: dict[int, dict[str, np.ndarray]], atoms: int, target: Path) -> 
     for ranks, table in tables.items():
         deviation = (table["TotEng"] - table["TotEng"][0]) / atoms * 1e6
         axes.plot(table["Time"], deviation, label=f"{ranks} rank{'s' * (ranks > 1)}", ls="-" if ranks == 1 else "--")
-    axes.set(xlabel="time / ps", ylabel="total energy − start / (µeV/atom)", title=f"NVE, {atoms} atoms of SiC, 0.5 fs")
+    axes.set(xlabel="time / ps", ylabel="total energy - start / (µeV/atom)", title=f"NVE, {atoms} atoms of SiC, 0.5 fs")
     axes.legend()
     figure.savefig(target, dpi=150)
 

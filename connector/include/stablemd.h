@@ -10,11 +10,13 @@
  *                            ... fill graph.species, .centers, .neighbors, .vectors ...
  *                            smd_model_evaluate(model, &result);          read result.node_energy, .edge_gradient
  *
- * Every function returns SMD_OK or an error code; smd_last_error() then holds one line that says what is wrong, where, and
- * what to do. No function exits, aborts, throws, or prints. Nothing here is thread-safe except where it says so: use one
- * smd_model per thread. Several models may share one runtime.
+ * Every function returns SMD_OK or an error code; smd_last_error() then holds one line that says what is wrong, where,
+ * and what to do. No function exits, aborts, throws, or prints. Nothing here is thread-safe except where it says so:
+ * use one smd_model per thread. Several models may share one runtime, also in several threads; its log function may
+ * then be called by several threads at once.
  *
- * Structs that the caller fills begin with struct_size = sizeof(the struct), so that newer libraries accept older callers.
+ * Structs that the caller fills begin with struct_size = sizeof(the struct), so that newer libraries accept older
+ * callers.
  */
 #ifndef STABLEMD_H
 #define STABLEMD_H
@@ -41,13 +43,13 @@ extern "C" {
 
 typedef enum smd_status {
   SMD_OK = 0,
-  SMD_ERROR_ARGUMENT = 1,  /* the caller passed something wrong (sizes, null pointers, NaN results) */
+  SMD_ERROR_ARGUMENT = 1,  /* the caller passed something wrong (sizes, null pointers, species, NaN vectors) */
   SMD_ERROR_FILE = 2,      /* a file is missing or cannot be read */
   SMD_ERROR_FORMAT = 3,    /* a file is not a bundle, is damaged, or has a newer format */
   SMD_ERROR_PLUGIN = 4,    /* no PJRT plugin, or one that cannot be used */
   SMD_ERROR_PROVIDER = 5,  /* an FFI provider failed, or a target that the bundle needs was registered by none */
   SMD_ERROR_COMPILE = 6,   /* XLA refused the program */
-  SMD_ERROR_EXECUTION = 7, /* the program failed while running, or gave a non-finite energy */
+  SMD_ERROR_EXECUTION = 7, /* the program failed while running, or gave a non-finite energy or gradient */
   SMD_ERROR_MEMORY = 8,    /* out of memory */
   SMD_ERROR_INTERNAL = 9   /* a defect of this library */
 } smd_status;
@@ -66,7 +68,8 @@ SMD_API const char *smd_last_error(void);
 /* (major << 16) | minor of the library in use. */
 SMD_API uint32_t smd_api_version(void);
 
-/* ---- runtime: PJRT plugin, client, FFI providers ------------------------------------------------------------------- */
+/* ---- runtime: PJRT plugin, client, FFI providers -------------------------------------------------------------------
+ */
 
 typedef struct smd_runtime smd_runtime;
 
@@ -110,7 +113,8 @@ SMD_API smd_status smd_runtime_get_info(const smd_runtime *runtime, smd_runtime_
  * STABLEMD_CACHE is "off" or no home is known. Thread-safe; valid until the next call on this thread. */
 SMD_API const char *smd_cache_directory(void);
 
-/* ---- model ---------------------------------------------------------------------------------------------------------- */
+/* ---- model ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct smd_model smd_model;
 
@@ -161,9 +165,11 @@ typedef struct smd_graph {
   int32_t moved;         /* 1: new arrays or offsets, earlier contents are lost; 0: same as after the last call */
 } smd_graph;
 
-/* Makes room for a graph of this size and says where to write it. Cheap when the capacity suffices; otherwise capacities
- * grow on a geometric grid (at most 12 % more than asked for) and the program of that size is loaded from the cache or
- * compiled. Call before every evaluation with the exact sizes. */
+/* Makes room for a graph of this size and says where to write it. Cheap when the capacity suffices; otherwise
+ * capacities grow on a geometric grid (at first at most 12 % more than asked for, at most 31 % for a graph that has
+ * outgrown its capacity before; small ones in steps of 8) and the program of that size is loaded from the cache or
+ * compiled. A capacity is kept until the graph outgrows it or needs less than 60 % of it. Call before every evaluation
+ * with the exact sizes. After an error the earlier capacity is still there. */
 SMD_API smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_graph *graph);
 
 typedef struct smd_result {
@@ -173,18 +179,20 @@ typedef struct smd_result {
                               * padding. Force on an edge's centre: +gradient; on its neighbour: -gradient. */
 } smd_result;
 
-/* Evaluates the graph as filled. Arrays are of smd_model_info.dtype and valid until the next reserve, evaluate or destroy.
- * A node energy that is not finite is SMD_ERROR_EXECUTION and names the row. */
+/* Evaluates the graph as filled. Arrays are of smd_model_info.dtype and valid until the next reserve, evaluate or
+ * destroy. A species out of range, or a vector that is not finite, is SMD_ERROR_ARGUMENT and names the row or edge; an
+ * energy or gradient that is not finite is SMD_ERROR_EXECUTION. Order and range of centers and neighbors are checked
+ * only where the environment had STABLEMD_CHECK=1 when the model was loaded. */
 SMD_API smd_status smd_model_evaluate(smd_model *model, smd_result *result);
 
 typedef struct smd_model_stats {
   size_t struct_size;
   int64_t evaluations;
-  int64_t compilations;   /* programs compiled by XLA in this process */
-  int64_t cache_hits;     /* programs loaded from the disk cache */
+  int64_t compilations;     /* programs compiled by XLA in this process */
+  int64_t cache_hits;       /* programs loaded from the disk cache */
   int64_t capacity_changes; /* times that smd_model_reserve had to change the arrays */
-  double compile_seconds; /* compiling, loading from the cache, waiting for another process that compiles */
-  double execute_seconds; /* inside the program */
+  double compile_seconds;   /* compiling, loading from the cache, waiting for another process that compiles */
+  double execute_seconds;   /* inside the program */
 } smd_model_stats;
 
 SMD_API smd_status smd_model_get_stats(const smd_model *model, smd_model_stats *stats);

@@ -38,8 +38,9 @@ bool fits(const HopCounts &need, const HopCounts &capacity);
 /// Whether a capacity is so much larger than the need that a smaller program pays.
 bool is_wasteful(const HopCounts &need, const HopCounts &capacity);
 
-/// The need rounded up. A hop of the last capacity that suffices and wastes little keeps it, so that counts which
-/// fluctuate settle after a few changes. Throws Error(SMD_ERROR_ARGUMENT) beyond 2^31 - 1.
+/// The need rounded up, closely at first, generously where there was a capacity before (`last`, else empty). A hop of
+/// the last capacity that suffices and wastes little keeps it, so that counts which fluctuate settle after a few
+/// changes. Throws Error(SMD_ERROR_ARGUMENT) beyond 2^31 - 1.
 HopCounts grown(const HopCounts &need, const HopCounts &last);
 
 /// Values of the program's symbols.

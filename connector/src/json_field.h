@@ -25,8 +25,6 @@ class JsonField {
   }
 
   const std::string &where() const { return where_; }
-  const nlohmann::json &json() const { return value_; }
-  bool is_null() const { return value_.is_null(); }
   bool is_text() const { return value_.is_string(); }
   bool has(const char *key) const { return value_.is_object() && value_.contains(key); }
 

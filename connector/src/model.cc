@@ -115,6 +115,7 @@ void Model::change_capacity(const HopCounts &need) {
       argument.buffer = upload(port, arrays, HostMemory::aliased);
       const void *seen = runtime_->client().device_pointer(argument.buffer.get());
       argument.copied_each_time = seen != arrays.data(port.role);
+      if (argument.copied_each_time) runtime_->log().info(text("the plugin copies `", role_name(port.role), "`"));
     }
     changed.emplace_back(i, std::move(argument));
   }

@@ -31,10 +31,6 @@ class Model {
     BufferHandle buffer;
     bool copied_each_time;
   };
-  struct Result {
-    BufferHandle buffer;
-    AlignedMemory copy;  // where the buffer is not in the host's memory
-  };
 
   std::shared_ptr<Runtime> runtime_;
   std::string name_;

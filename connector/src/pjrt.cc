@@ -119,7 +119,7 @@ void check(const PJRT_Api &api, PJRT_Error *error, smd_status status, const std:
   auto destroy = pjrt_args<PJRT_Error_Destroy_Args>();
   destroy.error = error;
   api.PJRT_Error_Destroy(&destroy);
-  throw Error(code.code == PJRT_Error_Code_RESOURCE_EXHAUSTED ? SMD_ERROR_MEMORY : status, line);
+  throw Error(raw_value(code.code) == PJRT_Error_Code_RESOURCE_EXHAUSTED ? SMD_ERROR_MEMORY : status, line);
 }
 
 // ---- Plugin --------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ std::string Plugin::stablehlo_version() const {
   for (size_t i = 0; i < args.num_attributes; ++i) {
     const PJRT_NamedValue &value = args.attributes[i];
     if (std::string_view(value.name, value.name_size) != "stablehlo_current_version") continue;
-    if (value.type != PJRT_NamedValue_kInt64List || value.value_size != 3) continue;
+    if (raw_value(value.type) != PJRT_NamedValue_kInt64List || value.value_size != 3) continue;
     const int64_t *numbers = value.int64_array_value;
     return text(numbers[0], ".", numbers[1], ".", numbers[2]);
   }
@@ -293,7 +293,7 @@ std::vector<OutputShape> output_shapes(const PJRT_Api &api, PJRT_Executable *pro
   std::vector<OutputShape> outputs;
   const int64_t *dimensions = shapes.dims;
   for (size_t i = 0; i < std::min(types.num_output_types, shapes.num_outputs); ++i) {
-    outputs.push_back({types.output_types[i], {dimensions, dimensions + shapes.dim_sizes[i]}});
+    outputs.push_back({raw_value(types.output_types[i]), {dimensions, dimensions + shapes.dim_sizes[i]}});
     dimensions += shapes.dim_sizes[i];
   }
   return outputs;

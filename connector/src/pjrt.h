@@ -23,6 +23,15 @@ Args pjrt_args() {
   return args;
 }
 
+/// The number in an enum that a newer plugin may have set to something our header does not know.
+template <class Enum>
+int raw_value(const Enum &value) {
+  int raw;
+  static_assert(sizeof raw == sizeof value);
+  std::memcpy(&raw, &value, sizeof raw);
+  return raw;
+}
+
 /// Throws the error, if any, and frees it. `what` was being done; out of memory becomes SMD_ERROR_MEMORY.
 void check(const PJRT_Api &api, PJRT_Error *error, smd_status status, const std::string &what);
 
@@ -79,7 +88,7 @@ using ExecutableHandle =
                                 &PJRT_Api::PJRT_LoadedExecutable_Destroy>>;
 
 struct OutputShape {
-  PJRT_Buffer_Type type;
+  int type;  // a PJRT_Buffer_Type
   std::vector<int64_t> dimensions;
 };
 

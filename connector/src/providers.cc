@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 const FfiExtension *find_extension(const PJRT_Api &api) {
   for (const PJRT_Extension_Base *at = api.extension_start; at; at = at->next) {
-    if (at->type == PJRT_Extension_Type_FFI) return reinterpret_cast<const FfiExtension *>(at);
+    if (raw_value(at->type) == PJRT_Extension_Type_FFI) return reinterpret_cast<const FfiExtension *>(at);
   }
   return nullptr;
 }
@@ -135,9 +135,11 @@ struct Library {
 
 std::vector<Library> libraries_in(const fs::path &folder) {
   std::vector<Library> libraries;
-  for (const auto &entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".so") libraries.push_back({entry.path(), false});
+  std::error_code failure;
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
+    if (at->path().extension() == ".so") libraries.push_back({at->path(), false});
   }
+  if (failure) fail(SMD_ERROR_PROVIDER, folder.string(), ": cannot be searched for FFI providers: ", failure.message());
   std::sort(libraries.begin(), libraries.end(), [](const Library &a, const Library &b) { return a.path < b.path; });
   return libraries;
 }
@@ -188,7 +190,9 @@ int call_provider(RegisterFfi *register_ffi, const XLA_FFI_Api *api, const char 
 /// Whether the library is a provider.
 bool load_library(Registry &registry, const Library &library, const char *platform,
                   const std::function<void(const std::string &)> &log_info) {
-  const std::string name = fs::canonical(library.path).string();
+  std::error_code failure;
+  const std::string name = fs::canonical(library.path, failure).string();
+  if (failure) fail(SMD_ERROR_PROVIDER, library.path.string(), ": cannot be loaded: ", failure.message());
   if (registry.libraries.count(name)) return true;
   void *handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) fail(SMD_ERROR_PROVIDER, name, ": FFI provider cannot be loaded: ", dlerror());

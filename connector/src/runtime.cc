@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "heap.h"
 #include "plugin_search.h"
 
 namespace stablemd {
@@ -70,6 +71,7 @@ Runtime::Runtime(const RuntimeOptions &options) : options_(options), cache_(opti
   }
   if (options_.threads < 0) fail(SMD_ERROR_ARGUMENT, "threads: ", options_.threads, " is negative");
   if (options_.ordinal < 0) fail(SMD_ERROR_ARGUMENT, "device_ordinal: ", options_.ordinal, " is negative");
+  if (options_.device == "cpu") keep_freed_memory();
   const Plugin &plugin = Plugin::load(find_plugin(options_.device, options_.plugin));
   client_ = Client::create(plugin, client_options(options_));
   providers_ = load_providers(plugin, options_.device, [this](const std::string &line) { log().info(line); });

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import ase.io
 from ase.optimize import BFGS
-
 from stablemd import StableMDCalculator
 
 FRAMES = Path(__file__).parents[2] / "tests" / "data" / "bpa" / "mace-jax" / "reference.extxyz"

@@ -7,7 +7,6 @@ import numpy as np
 from ase.build import bulk
 from ase.eos import EquationOfState
 from ase.units import GPa
-
 from stablemd import StableMDCalculator
 
 

@@ -127,10 +127,10 @@ class StableMDCalculator(Calculator):
             "energies": energies,
             "energy": float(energies.sum()),
             "free_energy": float(energies.sum()),
-            "forces": edge_forces(graph, gradient) * (self._energy_unit / self._length_unit),
+            "forces": edge_forces(graph, gradient, len(atoms)) * (self._energy_unit / self._length_unit),
         }
         if has_volume:
-            stresses = edge_virials(graph, gradient) * (self._energy_unit / atoms.get_volume())
+            stresses = edge_virials(graph, gradient, len(atoms)) * (self._energy_unit / atoms.get_volume())
             self.results.update(stress=stresses.sum(axis=0), stresses=stresses)
 
     def _species_of(self, atoms: Any) -> np.ndarray:

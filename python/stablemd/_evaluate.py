@@ -54,5 +54,5 @@ def compute_reference(
         np.array(atoms.pbc),
         float(node_energies.sum()),
         node_energies,
-        edge_forces(graph, gradient),
+        edge_forces(graph, gradient, len(atoms)),
     )

@@ -376,7 +376,7 @@ def _versions() -> dict[str, str]:
 def _verify_natively(
     path: Path, reference: Reference, real: np.dtype, programs: Mapping[str, Program]
 ) -> tuple[Any, str]:
-    """Evaluates the bundle through the native library, with padding and hops of ghosts, and compares with JAX.
+    """Evaluates the bundle through the native library, with padding and as on two ranks, and compares with JAX.
 
     Returns the deviations, or None and the reason. Raises :class:`ExportError` if they are too large.
     """
@@ -387,7 +387,7 @@ def _verify_natively(
     except ImportError as error:
         return None, f"the native module is missing ({error})"
     try:
-        deviation = compare_with_reference(load(path), reference, ghosts=True)
+        deviation = compare_with_reference(load(path), reference, parts=2)
     except (PluginError, ProviderError) as error:
         return None, str(error)
     except (CompileError, ExecutionError) as error:

@@ -24,7 +24,7 @@ class HopGraph:
     vectors: np.ndarray  #: float64 [edges, 3], r_neighbour - r_centre
     nodes: tuple[int, ...]
     edges: tuple[int, ...]
-    atoms: np.ndarray  #: int64 [rows], the atom of which a row is an image
+    atoms: np.ndarray  #: int64 [rows], the atom that a row stands for
 
     @property
     def owned(self) -> int:
@@ -69,36 +69,30 @@ def fold_graph(
     return HopGraph(species, centers, neighbors, vectors, (len(rows), 0, *rest), (len(centers), *rest), rows)
 
 
-def ghost_graph(
-    species: np.ndarray, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, layers: int
-) -> HopGraph:
-    """The graph in which every periodic image within ``layers`` edges is a row of its own, as if another rank owned it.
+def part_graph(graph: HopGraph, owned: np.ndarray, layers: int) -> HopGraph:
+    """What a rank that owns the atoms ``owned`` would see of a folded graph: the others become ghosts, hop by hop.
 
-    Energies of the owned rows equal those of :func:`fold_graph`; all hops are used where something is periodic.
+    Energies of owned rows are those of the whole graph; gradients of all parts add up to the whole's.
     """
-    centers, neighbors, vectors, shifts = neighbor_list(positions, cell, pbc, cutoff)
-    first = np.searchsorted(centers, np.arange(len(species) + 1))
-    images = [(atom, (0, 0, 0)) for atom in range(len(species))]
-    row_of = {image: row for row, image in enumerate(images)}
-    nodes, edges, chosen, edge_rows = [len(images)], [], [], []
-    for hop in range(layers):
-        count = 0
-        for row in range(len(images) - nodes[hop], len(images)):
-            atom, shift = images[row]
-            for edge in range(first[atom], first[atom + 1]):
-                target = (int(neighbors[edge]), tuple(int(a + b) for a, b in zip(shift, shifts[edge], strict=True)))
-                if target not in row_of:
-                    row_of[target] = len(images)
-                    images.append(target)
-                chosen.append(edge)
-                edge_rows.append((row, row_of[target]))
-                count += 1
-        edges.append(count)
-        nodes.append(len(images) - sum(nodes))
-    pairs = np.array(edge_rows, dtype=int).reshape(-1, 2)
-    atoms = np.array([atom for atom, _ in images], dtype=int)
-    edge_vectors = vectors[np.array(chosen, dtype=int)]
-    return HopGraph(species[atoms], pairs[:, 0], pairs[:, 1], edge_vectors, tuple(nodes), tuple(edges), atoms)
+    hop = np.full(len(graph.species), layers + 1)
+    hop[owned] = 0
+    for number in range(1, layers + 1):
+        reached = graph.neighbors[hop[graph.centers] == number - 1]
+        hop[reached] = np.minimum(hop[reached], number)
+    rows = np.argsort(hop, kind="stable")[: np.count_nonzero(hop <= layers)]
+    row_of = np.full(len(hop), -1)
+    row_of[rows] = np.arange(len(rows))
+    used = np.flatnonzero(hop[graph.centers] < layers)
+    used = used[np.argsort(row_of[graph.centers[used]], kind="stable")]
+    return HopGraph(
+        graph.species[rows],
+        row_of[graph.centers[used]],
+        row_of[graph.neighbors[used]],
+        graph.vectors[used],
+        tuple(np.bincount(hop[rows], minlength=layers + 1).tolist()),
+        tuple(np.bincount(hop[graph.centers[used]], minlength=layers).tolist()),
+        graph.atoms[rows],
+    )
 
 
 def edge_sums(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
@@ -107,22 +101,22 @@ def edge_sums(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
     return np.stack(columns, axis=1) if columns else np.zeros((length, 0))
 
 
-def edge_forces(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
-    """Forces on the owned atoms from dE/d(vectors) [edges, 3]: +gradient on the centre, -gradient on the neighbour.
+def edge_forces(graph: HopGraph, gradient: np.ndarray, atoms: int) -> np.ndarray:
+    """Forces on atoms from dE/d(vectors) [edges, 3]: +gradient on the centre, -gradient on the neighbour.
 
-    What acts on an image acts on its atom. float64 [owned, 3].
+    What acts on a row acts on its atom. float64 [atoms, 3].
     """
     centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
-    return edge_sums(centers, gradient, graph.owned) - edge_sums(neighbors, gradient, graph.owned)
+    return edge_sums(centers, gradient, atoms) - edge_sums(neighbors, gradient, atoms)
 
 
-def edge_virials(graph: HopGraph, gradient: np.ndarray) -> np.ndarray:
+def edge_virials(graph: HopGraph, gradient: np.ndarray, atoms: int) -> np.ndarray:
     """dE/d(strain) per atom in Voigt order (xx, yy, zz, yz, xz, xy); half of each edge's goes to each end.
 
-    The sum over atoms is the derivative of the energy with respect to the symmetric strain. float64 [owned, 6].
+    The sum over atoms is the derivative of the energy with respect to the symmetric strain. float64 [atoms, 6].
     """
     g, d = gradient.T, graph.vectors.T
     shear = [0.5 * (g[a] * d[b] + g[b] * d[a]) for a, b in ((1, 2), (0, 2), (0, 1))]
     halves = 0.5 * np.stack([*(g * d), *shear], axis=1)
     centers, neighbors = graph.atoms[graph.centers], graph.atoms[graph.neighbors]
-    return edge_sums(centers, halves, graph.owned) + edge_sums(neighbors, halves, graph.owned)
+    return edge_sums(centers, halves, atoms) + edge_sums(neighbors, halves, atoms)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._bundle import read_bundle
 from ._connector import Model, Runtime
-from ._graphs import HopGraph, edge_forces
+from ._graphs import HopGraph, edge_forces, part_graph
 from ._reference import Reference, structure_graph
 
 _runtimes: weakref.WeakValueDictionary[tuple, Runtime] = weakref.WeakValueDictionary()
@@ -83,17 +83,21 @@ class Deviation:
     largest_force: float  #: component in the reference
 
 
-def compare_with_reference(model: Model, reference: Reference, ghosts: bool = False) -> Deviation:
-    """Evaluates a reference structure and compares.
-
-    With ``ghosts`` it is laid out as on one of many ranks, with every hop of ghosts, so that all sizes differ.
-    """
-    graph = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers, ghosts=ghosts)
-    energies, gradient = evaluate(model, graph)
-    expected = reference.node_energies - np.array(model.atomic_energies)[graph.species[: graph.owned]]
+def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
+    """Evaluates a reference structure and compares; in ``parts``, as on so many ranks, so that there are ghosts."""
+    whole = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers)
+    count = len(whole.species)
+    owners = [np.arange(count)[number::parts] for number in range(min(parts, count))]
+    graphs = [part_graph(whole, owned, model.layers) for owned in owners] if len(owners) > 1 else [whole]
+    energies, forces = np.zeros(count), np.zeros((count, 3))
+    for graph in sorted(graphs, key=lambda graph: -sum(graph.edges)):  # later ones fit into the first one's arrays
+        node_energy, gradient = evaluate(model, graph)
+        energies[graph.atoms[: graph.owned]] = node_energy
+        forces += edge_forces(graph, gradient, count)
+    expected = reference.node_energies - np.array(model.atomic_energies)[whole.species]
     return Deviation(
         float(np.abs(energies - expected).max()),
-        float(np.abs(edge_forces(graph, gradient) - reference.forces).max()),
+        float(np.abs(forces - reference.forces).max()),
         float(np.abs(expected).max()),
         float(np.abs(reference.forces).max()),
     )

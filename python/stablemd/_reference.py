@@ -11,7 +11,7 @@ import numpy as np
 
 from ._bundle import Bundle
 from ._errors import ExportError, FormatError
-from ._graphs import HopGraph, fold_graph, ghost_graph
+from ._graphs import HopGraph, fold_graph
 from ._manifest import REFERENCE_FIELDS
 
 
@@ -61,7 +61,7 @@ def default_structure(elements: Sequence[str], cutoff: float) -> Any:
 
     draw = np.random.RandomState(7)  # its stream is frozen, that of default_rng is not
     side = 2
-    while side**3 < 2 * len(elements):
+    while side**3 < len(elements):
         side += 1
     numbers = np.array([atomic_numbers[element] for element in elements])
     numbers = numbers[draw.permutation(np.arange(side**3) % len(numbers))]
@@ -73,16 +73,9 @@ def default_structure(elements: Sequence[str], cutoff: float) -> Any:
     return Atoms(numbers=numbers, positions=np.round(positions, 6), cell=np.round(cell, 6), pbc=True)
 
 
-def structure_graph(atoms: Any, elements: Sequence[str], cutoff: float, layers: int, ghosts: bool = False) -> HopGraph:
-    build = ghost_graph if ghosts else fold_graph
-    return build(
-        species_of(atoms, elements),
-        atoms.get_positions(),
-        np.asarray(atoms.cell),
-        np.asarray(atoms.pbc),
-        cutoff,
-        layers,
-    )
+def structure_graph(atoms: Any, elements: Sequence[str], cutoff: float, layers: int) -> HopGraph:
+    species = species_of(atoms, elements)
+    return fold_graph(species, atoms.positions, np.asarray(atoms.cell), np.asarray(atoms.pbc), cutoff, layers)
 
 
 def species_of(atoms: Any, elements: Sequence[str]) -> np.ndarray:

@@ -188,9 +188,9 @@ def _verify(template: str, expected: str, number: int, values: Values) -> None:
 
 
 def _simple_form(values: Sequence[int], sizes: Sequence[Values]) -> Affine | None:
-    """The only form ``a*S + c`` with small c through two values, else the only ``a*S + b*T + c`` with small a, b, c.
+    """The only form ``a*S + c`` through two values, else the only ``a*S + b*T + c`` with small a, b, c.
 
-    The sizes are primes of three or four digits, so that a form fits by accident about once in a million; an accident
+    The sizes are primes of three or four digits, so that a form fits by accident about once in a thousand; an accident
     makes the form ambiguous or fails on the texts that are held out, and then the forms are solved for.
     """
     for candidates in (_one_symbol_forms(values, sizes), _two_symbol_forms(values, sizes)):
@@ -199,11 +199,13 @@ def _simple_form(values: Sequence[int], sizes: Sequence[Values]) -> Affine | Non
     return None
 
 
-def _one_symbol_forms(values: Sequence[int], sizes: Sequence[Values], largest_constant: int = 4) -> list[Affine]:
+def _one_symbol_forms(values: Sequence[int], sizes: Sequence[Values]) -> list[Affine]:
     forms = []
     for symbol in sizes[0]:
         factor, rest = divmod(values[0] - values[1], sizes[0][symbol] - sizes[1][symbol])
         constant = values[0] - factor * sizes[0][symbol]
+        # Rows may be extended by a block of any width; a multiple of them seldom is.
+        largest_constant = 4096 if factor == 1 else 4
         if rest == 0 and factor > 0 and abs(constant) <= largest_constant:
             forms.append(Affine(((symbol, factor),), constant))
     return forms

@@ -2,6 +2,7 @@
 // Owners of the C interface's objects, and what the tests' environment gives them.
 #pragma once
 
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,7 +28,10 @@ struct LogLine {
   std::string line;
 };
 
+/// For logs of type std::vector<LogLine>; models in several threads may share one.
 inline void keep_line(smd_log_level level, const char *line, void *lines) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   static_cast<std::vector<LogLine> *>(lines)->push_back({level, line});
 }
 

@@ -75,6 +75,15 @@ TEST(a_path_that_does_not_exist) {
   CHECK_CONTAINS(runtime_error(SMD_ERROR_PROVIDER), "/nonexistent/provider.so does not exist");
 }
 
+TEST(a_link_to_nothing) {
+  const std::string links = "test_provider_links";
+  std::filesystem::remove_all(links);
+  std::filesystem::create_directory(links);
+  std::filesystem::create_symlink("/nonexistent/provider.so", links + "/provider.so");
+  set_path(links);
+  CHECK_CONTAINS(runtime_error(SMD_ERROR_PROVIDER), links + "/provider.so: cannot be loaded: No such file");
+}
+
 TEST(a_library_that_is_no_provider) {
   set_path(folder() + "/none/no_provider.so");
   CHECK_CONTAINS(runtime_error(SMD_ERROR_PROVIDER), "no_provider.so: not an FFI provider");

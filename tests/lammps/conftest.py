@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,5 +26,24 @@ def toy_bundle(tmp_path_factory):
             made[key] = folder / f"{kind}-{len(made)}-{dtype}.safetensors"
             export_potential(potentials.POTENTIALS[kind](**options), made[key], dtype=dtype)
         return made[key]
+
+    return make
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="session")
+def mace_bundle(tmp_path_factory):
+    """mace_bundle("sic", "float32"): path of the bundle of a trained model of tests/data, from its MACE-JAX form."""
+    from stablemd import export_potential, mace
+
+    folder = tmp_path_factory.mktemp("mace")
+
+    @cache
+    def make(model, dtype="float64"):
+        path = folder / f"{model}-{dtype}.safetensors"
+        export_potential(mace.load(DATA / model / "mace-jax"), path, dtype=dtype, platforms=("cpu",))
+        return path
 
     return make

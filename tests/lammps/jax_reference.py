@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Energy, forces and stress of a `stablemd.Potential` from JAX alone: the whole crystal as one graph from ASE's neighbour
-list, forces by differentiating positions and stress by differentiating a strain. Shares no code with the engines."""
+"""Energy, forces and stress of a `stablemd.Potential` from JAX alone: the whole crystal as one graph
+from ASE's neighbour list, forces by differentiating positions and stress by differentiating a strain. Shares no code
+with the engines."""
 
 from __future__ import annotations
 
@@ -27,17 +28,18 @@ def evaluate_in_jax(potential, atoms: Atoms) -> Evaluation:
 
     def node_energies(vectors):
         graph = Graph(
-            species=species,
+            species=jnp.asarray(species),
             vectors=vectors,
-            centers=centres.astype(np.int32),
-            neighbors=neighbours.astype(np.int32),
-            owned=np.int32(count),
+            centers=jnp.asarray(centres, jnp.int32),
+            neighbors=jnp.asarray(neighbours, jnp.int32),
+            owned=jnp.int32(count),
             rows=(count,) * (potential.layers + 1),
             edges=(len(centres),) * (potential.layers + 1),
         )
-        return potential.energy_fn(potential.params, graph) + potential.atomic_energies[species]
+        return potential.energy_fn(params, graph) + potential.atomic_energies[species]
 
     with jax.enable_x64(True):
+        params = jax.tree.map(jnp.asarray, potential.params)
         arguments = jnp.array(atoms.positions), jnp.zeros((3, 3))
         energies = node_energies(vectors_of(*arguments))
         energy = lambda positions, strain: node_energies(vectors_of(positions, strain)).sum()  # noqa: E731

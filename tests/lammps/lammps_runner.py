@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the real `lmp` of this environment on ASE structures and reads back energies, forces and stresses in full precision."""
+"""Runs this environment's `lmp` on ASE structures and reads back energies, forces and stresses in full precision."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ def primitive() -> Atoms:
 
 def triclinic() -> Atoms:
     atoms = _carbide().repeat((2, 2, 1))
-    atoms.set_cell(atoms.cell.array @ np.array([[1, 0.02, 0], [0.31, 0.97, 0.05], [-0.22, 0.17, 1.04]]), scale_atoms=True)
+    atoms.set_cell(
+        atoms.cell.array @ np.array([[1, 0.02, 0], [0.31, 0.97, 0.05], [-0.22, 0.17, 1.04]]), scale_atoms=True
+    )
     return _displaced(atoms)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A user's mistake ends LAMMPS with one line that says what is wrong and what to do, on one rank and on two, with no hang."""
+"""A user's mistake ends LAMMPS with one line that says what is wrong and what to do, never with a hang."""
 
 from __future__ import annotations
 
@@ -140,15 +140,16 @@ def test_no_coefficients(fails, script, toy_bundle):
 @BOTH
 def test_position_that_is_not_a_number(fails, script, toy_bundle, ranks):
     """A velocity that is NaN moves the atom to NaN between two rebuilds of the lists, where LAMMPS does not look."""
-    lines = script(toy_bundle("message_passing"), last="variable bad equal exp(1000)-exp(1000)")
+    lines = script(toy_bundle("message_passing"), last="variable bad atom exp(1000)-exp(1000)")
     lines += ["mass * 28", "fix move all nve", "set atom 3 vx v_bad", "run 2"]
     fails(lines, "atom 3 ", "not finite", ranks=ranks)
 
 
 @BOTH
 def test_multi_communication(fails, script, toy_bundle, ranks):
-    lines = script(toy_bundle("message_passing"), style="decomposition ghost", before=["neighbor 1.0 multi"])
-    fails([line.replace("newton on", "newton on\ncomm_modify mode multi") for line in lines], "mode single", ranks=ranks)
+    multi = ["neighbor 1.0 multi", "comm_modify mode multi"]
+    lines = script(toy_bundle("message_passing"), style="decomposition ghost", before=multi)
+    fails(lines, "mode single", ranks=ranks)
 
 
 def test_unwritable_cache(script, toy_bundle, tmp_path):
@@ -156,8 +157,8 @@ def test_unwritable_cache(script, toy_bundle, tmp_path):
     environment = {"STABLEMD_CACHE": str(tmp_path / "file" / "cache")}
     done = run_lammps(tmp_path, script(toy_bundle("message_passing")), 2, environment)
     assert done.code == 0, done.output
-    assert done.output.count("WARNING") == 1, done.output
-    assert "cache" in done.output
+    warnings = [line for line in done.output.splitlines() if "WARNING" in line and "cache" in line]
+    assert len(warnings) == 1, done.output
 
 
 def test_bonded_neighbours_left_out(fails, toy_bundle, tmp_path):

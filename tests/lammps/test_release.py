@@ -36,7 +36,12 @@ def foreign_plugin(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_refusal(foreign_plugin, tmp_path, ranks):
     environment = {"LAMMPS_PLUGIN_PATH": ""}
-    lines = ["plugin clear", f"plugin load {foreign_plugin}/stablemdplugin.so", "print 'still here'", "pair_style stablemd"]
+    lines = [
+        "plugin clear",
+        f"plugin load {foreign_plugin}/stablemdplugin.so",
+        "print 'still here'",
+        "pair_style stablemd",
+    ]
     done = run_lammps(tmp_path, lines, ranks, environment)
     refusals = [line for line in done.output.splitlines() if "not available" in line]
     assert len(refusals) == 1, done.output

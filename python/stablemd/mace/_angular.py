@@ -73,7 +73,7 @@ def _ladder(degree: int) -> np.ndarray:
 def spherical_harmonics(max_degree: int, x: Any, y: Any, z: Any) -> list[Any]:
     """Real spherical harmonics of unit vectors up to ``max_degree``, the squares of each degree summing to 2l+1.
 
-    ``x``, ``y`` and ``z`` are arrays of one shape; returns (max_degree+1)^2 arrays of that shape ordered by degree, then m.
+    ``x``, ``y`` and ``z`` are arrays of one shape; returns (max_degree+1)^2 arrays of that shape, by degree, then m.
     Obtained by the recursion Y_l ~ Y_{l-1} (x) r in the real basis.
     """
     unit = (x, y, z)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import Protocol
 
@@ -91,7 +92,7 @@ def _blocks(flat: np.ndarray, keys: Sequence[int], shape: tuple[int, ...]) -> di
 def _radial(source: Source, prefix: str, widths: Sequence[int]) -> list[np.ndarray]:
     matrices = []
     scale = 1.0
-    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
         name = f"{prefix}.layer{index}"
         matrices.append(scale * source.radial_matrix(f"{name}.weight", inputs, outputs))
         if index < len(widths) - 2:
@@ -175,13 +176,23 @@ def choose_head(heads: Sequence[str], head: str | None, where: str) -> int:
 
 
 def assemble(
-    source: Source, config: Configuration, *, bessel: np.ndarray, radial: Sequence[int], head: int
+    source: Source,
+    config: Configuration,
+    *,
+    bessel: np.ndarray,
+    prefactor: float,
+    radial: Sequence[int],
+    head: int,
 ) -> Description:
-    """All weights of one head. ``bessel`` are the wave numbers, ``radial`` the widths of the radial network."""
+    """All weights of one head.
+
+    ``bessel`` are the wave numbers, ``prefactor`` what the Bessel functions are multiplied by, ``radial`` the widths of
+    the radial network.
+    """
     heads, elements = len(config.heads), len(config.atomic_numbers)
     layers = [_layer(source, config, index, radial) for index in range(config.layers)]
     for layer in layers:
-        layer.radial[0][:] *= sqrt(2 / config.cutoff)
+        layer.radial[0][:] *= prefactor
     embedding = source.tensor("node_embedding.linear.weight", elements * config.channels) / sqrt(elements)
     scale = source.per_head("scale_shift.scale", heads)[head]
     shift = source.per_head("scale_shift.shift", heads)[head]

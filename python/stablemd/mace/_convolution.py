@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Messages and their sums: everything that happens on edges, in blocks of edges that stay in the cache.
 
-For a few hundred atoms the messages of all edges together fill hundreds of megabytes, and an executable that touches them
-anew at every step spends its time in page faults. So a loop takes one block of edges after the other: harmonics, radial
-network, messages, sums. The gradient is a second such loop that computes the block again.
+For a few hundred atoms the messages of all edges together fill hundreds of megabytes, and an executable that touches
+them anew at every step spends its time in page faults. So a loop takes one block of edges after the other: harmonics,
+radial network, messages, sums. The gradient is a second such loop that computes the block again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _path_message(path: Path, harmonics: Any, features: Any, weights: Any) -> An
     """[edges, 2*out+1, channels] from harmonics of one degree, features of one degree and radial weights."""
     if path.node == 0:
         return _outer(harmonics, weights * features[:, 0])
-    edges, channels = weights.shape
+    edges = weights.shape[0]
     size = 2 * path.node + 1
     # [edges, node component, out component]
     table = np.asarray(path.coupling.transpose(1, 0, 2).reshape(2 * path.edge + 1, -1))
@@ -159,8 +159,8 @@ def convolution(
 ) -> Callable[[Any, dict[int, Any]], list[Any]]:
     """``f(vectors, features)``: sums of the messages at the centres, per path [rows, 2*out+1, channels].
 
-    ``vectors`` is [edges, 3] and ``features`` by degree [any rows, 2l+1, channels]. Differentiable in reverse mode in the
-    vectors and, unless ``constant_features``, in the features.
+    ``vectors`` is [edges, 3] and ``features`` by degree [any rows, 2l+1, channels]. Differentiable in reverse mode in
+    the vectors and, unless ``constant_features``, in the features.
     """
     channels = model.channels
 

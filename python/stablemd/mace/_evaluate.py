@@ -18,9 +18,23 @@ import numpy as np
 from ..graph import Graph
 from ._convolution import EdgeList, Params, convolution
 from ._description import Description, Layer
-from ._polynomials import Polynomials
+from ._polynomials import Polynomials, Term
 
 # ---- symmetric contraction -------------------------------------------------------------------------------------------
+
+
+def _grouped_sum(terms: tuple[Term, ...], product: Callable[[tuple[int, ...]], Any]) -> Any:
+    """Sum of coefficients times products, each coefficient applied once; None if there are no terms."""
+    groups: dict[float, Any] = {}
+    for indices, coefficient in terms:
+        size = round(abs(coefficient), 13)
+        known = groups.get(size)
+        if known is None:
+            groups[size] = product(indices) if coefficient > 0 else -product(indices)
+        else:
+            groups[size] = known + product(indices) if coefficient > 0 else known - product(indices)
+    scaled = [value * size for size, value in groups.items()]
+    return sum(scaled[1:], start=scaled[0]) if scaled else None
 
 
 def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]) -> list[Any]:
@@ -36,17 +50,14 @@ def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]
         return products[indices]
 
     outputs: list[Any] = []
-    for component in range(len(polynomials.terms[0])):
+    for component in range(polynomials.components):
         total = None
         for path, components in enumerate(polynomials.terms):
-            value = None
-            for indices, coefficient in components[component]:
-                term = product(indices) * coefficient
-                value = term if value is None else value + term
+            value = _grouped_sum(components[component], product)
             if value is not None:
                 value = value * weights[:, path]
                 total = value if total is None else total + value
-        outputs.append(total)
+        outputs.append(jnp.zeros_like(features[0]) if total is None else total)
     return outputs
 
 
@@ -62,13 +73,17 @@ def _contraction(product: dict[int, Polynomials], weights: dict[int, Any]) -> Ca
             for ell, polynomials in product.items()
         }
 
+    # Fused with their neighbours, these hundreds of small operations would take XLA twice as long to compile.
+    apart = jax.lax.optimization_barrier
+
     @jax.custom_vjp
     def contracted(features: Any) -> dict[int, Any]:
-        return evaluate(split(features))
+        return apart(evaluate(apart(split(features))))
 
     def backward(features: Any, gradients: dict[int, Any]) -> tuple[Any]:
         # Derivatives component by component, put together once: a slice's own derivative is a padded array for each.
-        return (jnp.stack(jax.vjp(evaluate, split(features))[1](gradients)[0], axis=1),)
+        by_component = jax.vjp(evaluate, apart(split(features)))[1](apart(gradients))[0]
+        return (jnp.stack(apart(by_component), axis=1),)
 
     contracted.defvjp(lambda features: (contracted(features), features), backward)
     return contracted
@@ -87,7 +102,7 @@ def _per_element(matrices: np.ndarray) -> np.ndarray:
 
 
 def _after(model: Description, index: int) -> dict[int, np.ndarray]:
-    """What a layer's features are multiplied by, by degree: the next layer's ``up``, its skip per element, a readout."""
+    """What a layer's features are multiplied by, by degree: the next layer's ``up`` and skip per element, a readout."""
     if index == len(model.layers) - 1:
         first = model.final[0]
         return {0: first if first.ndim == 2 else model.scale * first[:, None]}

@@ -7,20 +7,20 @@ Neither mace_jax nor flax is imported. Field names, tensor names and layouts fol
 from __future__ import annotations
 
 import json
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from .._errors import FormatError, MissingFileError
+from .._errors import FileError, FormatError, MissingFileError
 from ._angular import coupling
 from ._assemble import Configuration, assemble, choose_head
+from ._basis import coupling_basis
 from ._description import Description
 from ._polynomials import Polynomials, from_coefficients
-from ._reduced import reduced_basis
-from ._refuse import check_block, check_fields, check_hidden, unsupported
+from ._refuse import MAX_ELL, check_block, check_fields, check_hidden, check_numbers, unsupported
 
 #: flax's msgpack extension types
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
@@ -39,13 +39,15 @@ def _read_file(path: FilePath) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise MissingFileError(f"{path}: no such file; a MACE-JAX model needs config.json and params.msgpack") from None
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _read_parameters(path: FilePath) -> dict[str, Any]:
     content = _read_file(path)
     try:
         tree = msgpack.unpackb(content, ext_hook=_extension, strict_map_key=False)
-    except Exception as error:
+    except Exception as error:  # msgpack, numpy and the hook raise a dozen different ones on damaged content
         raise FormatError(f"{path}: not flax msgpack, or damaged ({_first_line(error)})") from None
     if not isinstance(tree, dict):
         raise FormatError(f"{path}: holds no tree of parameters")
@@ -80,10 +82,10 @@ class _Fields:
             raise FormatError(f"{self.path}: field {name} is missing")
         return self.fields[name]
 
-    def integer(self, name: str, least: int) -> int:
+    def integer(self, name: str, least: int, most: int) -> int:
         value = self._get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise FormatError(f"{self.path}: {name} = {value} must be an integer, {least} or more")
+        if type(value) is not int or not least <= value <= most:
+            raise FormatError(f"{self.path}: {name} = {value} must be an integer from {least} to {most}")
         return value
 
     def positive(self, name: str) -> float:
@@ -151,8 +153,8 @@ class _JaxSource:
         return values.reshape(-1)
 
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
-        """MACE-JAX divides these weights by sqrt(fan-in) in the precision that they are stored in, and XLA turns that into
-        a product with the rounded reciprocal. Done alike here: in float64 the model differs by 1e-7 eV/atom otherwise.
+        """MACE-JAX divides these weights by sqrt(fan-in) in the precision that they are stored in, and XLA turns that
+        into a product with the rounded reciprocal. Done alike here, or a model in float64 differs by 1e-7 eV/atom.
         """
         self.tensor(name, inputs * outputs)
         stored = self._stored(name)
@@ -189,7 +191,7 @@ class _JaxSource:
         name = f"products.{layer}.symmetric_contractions"
         degrees = range(1, config.correlation[layer] + 1)
         bases = {
-            (degree, ell): reduced_basis(config.max_ell, degree, ell)
+            (degree, ell): coupling_basis(str(self.path), config.max_ell, degree, ell)
             for degree in degrees
             for ell in config.out_degrees(layer)
         }
@@ -222,15 +224,15 @@ def _configuration(fields: _Fields) -> Configuration:
     check_fields(where, fields.fields)
     if fields.fields.get("torch_model_class", "MACE") not in ("MACE", "ScaleShiftMACE"):
         raise unsupported(where, "torch_model_class", fields.fields["torch_model_class"])
-    layers = fields.integer("num_interactions", 1)
+    layers = fields.integer("num_interactions", 1, 8)
     first = check_block(where, "interaction_cls_first", fields.fields.get("interaction_cls_first"))
     others = check_block(where, "interaction_cls", fields.fields.get("interaction_cls"))
     channels, degrees = check_hidden(where, fields.irreps("hidden_irreps"))
     return Configuration(
         cutoff=fields.positive("r_max"),
-        cutoff_power=fields.integer("num_polynomial_cutoff", 1),
-        max_ell=fields.integer("max_ell", 0),
-        atomic_numbers=tuple(fields.integers("atomic_numbers")),
+        cutoff_power=fields.integer("num_polynomial_cutoff", 2, 100),
+        max_ell=fields.integer("max_ell", 0, MAX_ELL),
+        atomic_numbers=check_numbers(where, fields.integers("atomic_numbers")),
         blocks=(first, *[others] * (layers - 1)),
         correlation=_correlation(fields, layers),
         channels=channels,
@@ -277,10 +279,11 @@ def read(directory: FilePath, head: str | None) -> tuple[Description, str]:
     chosen = choose_head(config.heads, head, str(directory))
     path = directory / "params.msgpack"
     source = _JaxSource(path, _read_parameters(path), config, _activation(fields))
-    bessels = fields.integer("num_bessel", 1)
+    bessels = fields.integer("num_bessel", 1, 10_000)
     radial = [bessels, *fields.integers("radial_MLP", [64, 64, 64])]
     bessel = source.find("radial_embedding.basis_fn.bessel_weights")
     if bessel is None:
         bessel = source.tensor("radial_embedding.basis_fn._bessel_weights", bessels)
-    description = assemble(source, config, bessel=bessel, radial=radial, head=chosen)
+    prefactor = sqrt(2 / config.cutoff)
+    description = assemble(source, config, bessel=bessel, prefactor=prefactor, radial=radial, head=chosen)
     return description, config.heads[chosen]

@@ -16,14 +16,13 @@ from ..potential import Potential
 from . import _jax_directory
 from ._description import Description, Layer
 from ._evaluate import energy_function, parameters
-from ._polynomials import Polynomials
 
 
 def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequence[str] | None = None) -> Potential:
     """Load a trained MACE.
 
-    ``path`` is a MACE-JAX directory (``config.json`` and ``params.msgpack``) or a mace-torch ``.model`` file. The latter
-    is a pickle: loading it runs code that the file names, so load only files that you trust; it needs torch and
+    ``path`` is a MACE-JAX directory (``config.json`` and ``params.msgpack``) or a mace-torch ``.model`` file. The
+    latter is a pickle: loading it runs code that the file names, so load only files that you trust; it needs torch and
     mace-torch (``pip install 'stablemd[torch]'``).
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
@@ -80,5 +79,5 @@ def _layer_with_elements(layer: Layer, rows: np.ndarray) -> Layer:
     return replace(
         layer,
         skip={ell: matrices[rows] for ell, matrices in layer.skip.items()},
-        product={ell: Polynomials(part.terms, part.weights[:, :][rows]) for ell, part in layer.product.items()},
+        product={ell: replace(part, weights=part.weights[rows]) for ell, part in layer.product.items()},
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -24,6 +23,7 @@ Term = tuple[tuple[int, ...], float]
 class Polynomials:
     """Basis polynomials of one output irrep, with one weight each per element and channel."""
 
+    components: int  #: of the output irrep
     #: [path][component]: terms
     terms: tuple[tuple[tuple[Term, ...], ...], ...]
     weights: np.ndarray  #: float64 [elements, paths, channels]
@@ -67,8 +67,8 @@ def _terms(rows: np.ndarray, names: Sequence[tuple[int, ...]]) -> list[tuple[tup
 def from_coefficients(parts: Sequence[tuple[int, np.ndarray, np.ndarray]], size: int) -> Polynomials:
     """Polynomials from the coefficients and weights of each polynomial degree.
 
-    Each part is (polynomial degree, coefficients [paths, components, monomials], weights [elements, paths, channels]) with
-    the columns of ``monomials(size, degree)``.
+    Each part is (polynomial degree, coefficients [paths, components, monomials], weights [elements, paths, channels])
+    with the columns of ``monomials(size, degree)``.
     """
     terms: list[tuple[tuple[Term, ...], ...]] = []
     weights: list[np.ndarray] = []
@@ -85,7 +85,9 @@ def from_coefficients(parts: Sequence[tuple[int, np.ndarray, np.ndarray]], size:
             mixing[np.abs(mixing) < 1e-14] = 0
             terms += _terms(block[used[chosen]], [names[c] for c in columns])
             weights.append(np.einsum("kp,epc->ekc", mixing, weight[:, used]))
-    return Polynomials(tuple(terms), np.concatenate(weights, axis=1))
+    elements, _, channels = parts[0][2].shape
+    weights.append(np.zeros((elements, 0, channels)))
+    return Polynomials(parts[0][1].shape[1], tuple(terms), np.concatenate(weights, axis=1))
 
 
 def dense_to_coefficients(tensor: np.ndarray, degree: int) -> np.ndarray:
@@ -99,7 +101,3 @@ def dense_to_coefficients(tensor: np.ndarray, degree: int) -> np.ndarray:
         out[:, :, column[tuple(sorted(int(i) for i in index))]] += values.T
     out[np.abs(out) < 1e-12] = 0
     return out
-
-
-def count_terms(polynomials: Polynomials) -> int:
-    return sum(len(part) for part in chain.from_iterable(polynomials.terms))

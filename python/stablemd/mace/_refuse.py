@@ -26,6 +26,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "readout_cls": ("NonLinearReadoutBlock", None),
 }
 
+#: Harmonics beyond are no use to any published model and would make export take hours.
+MAX_ELL = 6
+
 
 def unsupported(where: str, field: str, value: Any) -> FormatError:
     return FormatError(f"{where}: cannot evaluate a MACE with {field} = {value}")
@@ -53,3 +56,9 @@ def check_hidden(where: str, irreps: list[tuple[int, int, int]]) -> tuple[int, t
     if len(channels) != 1 or not natural or list(degrees) != sorted(set(degrees)) or degrees[0] != 0:
         raise unsupported(where, "hidden_irreps", text)
     return channels.pop(), degrees
+
+
+def check_numbers(where: str, numbers: list[int]) -> tuple[int, ...]:
+    if not numbers or len(set(numbers)) != len(numbers) or not all(1 <= number <= 118 for number in numbers):
+        raise FormatError(f"{where}: atomic_numbers = {numbers} must be distinct numbers from 1 to 118")
+    return tuple(numbers)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Trained MACE models in LAMMPS against the stored float64 results of MACE-JAX, and stresses against JAX."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from jax_reference import evaluate_in_jax
+from lammps_runner import Setup, evaluate
+from stablemd import StableMDCalculator, mace
+
+DATA = Path(__file__).parents[1] / "data"
+ELEMENTS = {"sic": ["Si", "C"], "bpa": ["C", "H", "N", "O"], "reduced": ["H", "C", "O"]}
+#: eV per atom, and eV/Å (float64) or parts of the largest force (float32)
+TOLERANCE = {"float64": (1e-8, 1e-7), "float32": (2e-6, 2e-5)}
+
+ONE_RANK = {}
+TWO_RANKS = {"ranks": 2, "processors": "2 1 1"}
+TWO_RANKS_OFF = {"ranks": 2, "processors": "1 1 2", "newton": "off", "units": "real"}
+
+
+@cache
+def frames(model: str, kinds: tuple[str, ...] = (), most: int = 1000):
+    """Frames of these kinds, all where none are named, at most that many of each kind."""
+    chosen, found = [], {}
+    for atoms in ase.io.read(DATA / model / "mace-jax" / "reference.extxyz", ":"):
+        kind = atoms.info["kind"]
+        found[kind] = found.get(kind, 0) + 1
+        if found[kind] <= most and (not kinds or kind in kinds):
+            chosen.append(atoms)
+    return chosen
+
+
+def assert_reference(ours, atoms, dtype):
+    per_atom, force = TOLERANCE[dtype]
+    kind, forces = atoms.info["kind"], atoms.arrays["ref_forces"]
+    if dtype == "float32":
+        force *= np.abs(forces).max()
+        # the forces of an isolated atom vanish
+        force = max(force, 1e-9)
+    assert abs(ours.energy - atoms.info["ref_energy"]) <= per_atom * len(atoms), kind
+    np.testing.assert_allclose(ours.forces, forces, atol=force, rtol=0, err_msg=kind)
+    # the file rounds energies of atoms to 8 digits
+    energy = per_atom + 5e-9
+    np.testing.assert_allclose(ours.energies, atoms.arrays["ref_node_energy"], atol=energy, rtol=0, err_msg=kind)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [("sic", "float64"), ("sic", "float32"), ("bpa", "float64"), ("bpa", "float32"), ("reduced", "float64")],
+)
+def test_every_frame(mace_bundle, tmp_path, model, dtype):
+    setup = Setup(mace_bundle(model, dtype), ELEMENTS[model])
+    for atoms, ours in zip(frames(model), evaluate(setup, frames(model), tmp_path), strict=True):
+        assert_reference(ours, atoms, dtype)
+
+
+# decompositions are tried in full on the potentials of tests/potentials.py; a program of MACE takes long to compile
+@pytest.mark.parametrize(
+    ("model", "dtype", "options", "kinds"),
+    [
+        ("sic", "float64", TWO_RANKS, ("test", "primitive", "triclinic", "slab")),
+        ("sic", "float32", TWO_RANKS, ("test", "primitive")),
+        ("bpa", "float64", TWO_RANKS, ("test",)),
+        ("bpa", "float64", TWO_RANKS_OFF, ("test",)),
+    ],
+    ids=["sic", "sic in single precision", "bpa", "bpa, newton off, real"],
+)
+def test_two_ranks(mace_bundle, tmp_path, model, dtype, options, kinds):
+    setup, chosen = Setup(mace_bundle(model, dtype), ELEMENTS[model], **options), frames(model, kinds, 1)
+    assert len(chosen) == len(kinds)
+    for atoms, ours in zip(chosen, evaluate(setup, chosen, tmp_path), strict=True):
+        assert_reference(ours, atoms, dtype)
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_agrees_with_ase(mace_bundle, tmp_path, options):
+    bundle, chosen = mace_bundle("sic"), frames("sic", ("test", "primitive", "triclinic", "slab"), 1)
+    for atoms, ours in zip(chosen, evaluate(Setup(bundle, ELEMENTS["sic"], **options), chosen, tmp_path), strict=True):
+        atoms = atoms.copy()
+        atoms.calc = StableMDCalculator(bundle, threads=1)
+        assert abs(ours.energy - atoms.get_potential_energy()) < 1e-8 * len(atoms)
+        np.testing.assert_allclose(ours.energies, atoms.get_potential_energies(), atol=1e-8, rtol=0)
+        np.testing.assert_allclose(ours.forces, atoms.get_forces(), atol=1e-7, rtol=0)
+        if atoms.pbc.all():
+            np.testing.assert_allclose(ours.stress, atoms.get_stress(), atol=1e-9, rtol=0)
+            np.testing.assert_allclose(ours.stresses, atoms.get_stresses(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_forces_are_derivatives_of_the_energy(mace_bundle, tmp_path, options):
+    """Central differences of fourth order, in a skewed cell smaller than the cutoff."""
+    atoms = frames("sic", ("triclinic",), 1)[0].copy()
+    step, chosen = 2e-3, [(0, 0), (1, 1), (len(atoms) - 1, 2)]
+    structures = [atoms]
+    for atom, axis in chosen:
+        for times in (-2, -1, 1, 2):
+            moved = atoms.copy()
+            moved.positions[atom, axis] += times * step
+            structures.append(moved)
+    found = evaluate(Setup(mace_bundle("sic"), ELEMENTS["sic"], **options), structures, tmp_path)
+    for n, (atom, axis) in enumerate(chosen):
+        far_below, below, above, far_above = (one.energy for one in found[1 + 4 * n : 5 + 4 * n])
+        slope = (8 * (above - below) - (far_above - far_below)) / (12 * step)
+        assert found[0].forces[atom, axis] == pytest.approx(-slope, abs=1e-7)
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_stress(mace_bundle, tmp_path, options):
+    """Six components and the stress per atom, against derivatives with respect to a strain, and mace-torch's own."""
+    potential, chosen = mace.load(DATA / "sic" / "mace-jax"), frames("sic", ("test", "primitive", "triclinic"), 1)
+    setup = Setup(mace_bundle("sic"), ELEMENTS["sic"], **options)
+    torch = ase.io.read(DATA / "sic" / "reference.extxyz", "0").info["ref_stress"]
+    for atoms, ours in zip(chosen, evaluate(setup, chosen, tmp_path), strict=True):
+        exact, kind = evaluate_in_jax(potential, atoms), atoms.info["kind"]
+        np.testing.assert_allclose(ours.stress, exact.stress, atol=1e-9, rtol=0, err_msg=kind)
+        np.testing.assert_allclose(ours.stresses, exact.stresses, atol=1e-9, rtol=0, err_msg=kind)
+        if kind == "test":
+            np.testing.assert_allclose(ours.stress, torch, atol=1e-6, rtol=0)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Files and arguments that are wrong: each gets one line that names the fault."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import shutil
+import sys
+
+import msgpack
+import numpy as np
+import pytest
+from stablemd import StableMDError
+from stablemd.mace import load
+from stablemd.mace._basis import coupling_basis
+
+
+def pack(tree) -> bytes:
+    """As flax's serialisation writes a tree of arrays."""
+
+    def default(array):
+        array = np.asarray(array)
+        content = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
+        return msgpack.ExtType(1, content)
+
+    return msgpack.packb(tree, default=default, strict_types=True)
+
+
+def unpack(content: bytes):
+    def array(_, data):
+        shape, dtype, values = msgpack.unpackb(data)
+        return np.frombuffer(values, dtype).reshape(shape)
+
+    return msgpack.unpackb(content, ext_hook=array, strict_map_key=False)
+
+
+@pytest.fixture
+def model(data, tmp_path):
+    """A copy of the SiC model to spoil."""
+    copy = tmp_path / "model"
+    shutil.copytree(data / "sic" / "mace-jax", copy)
+    return copy
+
+
+def refuse(path, message, error=ValueError, **arguments):
+    with pytest.raises(error, match=message) as caught:
+        load(path, **arguments)
+    assert isinstance(caught.value, StableMDError)
+    assert "\n" not in str(caught.value)
+
+
+def set_field(model, **fields):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | fields))
+
+
+def test_the_copy_loads(model):
+    potential = load(model)
+    assert potential.elements == ("C", "Si") and potential.layers == 2 and potential.cutoff == 4.0
+    assert potential.source["head"] == "Default"
+
+
+def test_missing_paths(model, tmp_path):
+    refuse(tmp_path / "nothing", "nothing: no such file or directory", FileNotFoundError)
+    (model / "params.msgpack").unlink()
+    refuse(model, "params.msgpack: no such file; a MACE-JAX model needs", FileNotFoundError)
+    (model / "config.json").unlink()
+    refuse(model, "config.json: no such file", FileNotFoundError)
+
+
+@pytest.mark.parametrize("name", ["params.msgpack", "config.json"])
+def test_truncated_at_any_byte(model, name):
+    content = (model / name).read_bytes().rstrip()
+    places = np.random.default_rng().integers(0, len(content), 40)
+    for stop in [0, 1, len(content) - 1, *places.tolist()]:
+        (model / name).write_bytes(content[:stop])
+        refuse(model, f"{name}: (not|holds no)")
+
+
+@pytest.mark.parametrize("name", ["params.msgpack", "config.json"])
+def test_random_bytes(model, name):
+    rng = np.random.default_rng()
+    for size in (1, 10, 1000):
+        (model / name).write_bytes(rng.bytes(size))
+        refuse(model, f"{name}: (not|holds no)")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("interaction_cls", "RealAgnosticDensityInteractionBlock"),
+        ("interaction_cls_first", "RealAgnosticResidualNonLinearInteractionBlock"),
+        ("interaction_cls", None),
+        ("readout_cls", "NonLinearBiasReadoutBlock"),
+        ("radial_type", "gaussian"),
+        ("distance_transform", "Agnesi"),
+        ("pair_repulsion", True),
+        ("embedding_specs", {"charge": {}}),
+        ("apply_cutoff", False),
+        ("use_so3", True),
+        ("use_agnostic_product", True),
+        ("use_last_readout_only", True),
+        ("use_embedding_readout", True),
+        ("use_edge_irreps_first", True),
+        ("edge_irreps", "32x0e"),
+        ("gate", "tanh"),
+        ("torch_model_class", "AtomicDipolesMACE"),
+        ("correlation", 5),
+        ("correlation", [3]),
+        ("hidden_irreps", "64x0e+32x1o"),
+        ("hidden_irreps", "64x0e+64x1e"),
+        ("hidden_irreps", "64x0o"),
+        ("MLP_irreps", "16x0e+16x1o"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(model, field, value):
+    set_field(model, **{field: value})
+    refuse(model, f"config.json: cannot evaluate a MACE with {field} = ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("r_max", -1.0, "r_max = -1.0 must be a positive number"),
+        ("r_max", None, "r_max = None must be a positive number"),
+        ("max_ell", "3", "max_ell = 3 must be an integer from 0 to 6"),
+        ("max_ell", 40, "max_ell = 40 must be an integer from 0 to 6"),
+        ("num_interactions", 9, "num_interactions = 9 must be an integer from 1 to 8"),
+        ("atomic_numbers", [6, 6], "atomic_numbers = .* must be distinct"),
+        ("atomic_numbers", [6, 200], "atomic_numbers = .* must be distinct"),
+        ("atomic_numbers", [], "atomic_numbers = .* must be a list of positive integers"),
+        ("hidden_irreps", "sixty-four", "hidden_irreps = sixty-four are no irreps"),
+        ("heads", [1], "heads = .* must be a list of names"),
+        ("radial_MLP", [64, 0], "radial_MLP = .* must be a list of positive integers"),
+    ],
+)
+def test_fields_with_impossible_values(model, field, value, message):
+    set_field(model, **{field: value})
+    refuse(model, message)
+
+
+def test_a_missing_field(model):
+    config = json.loads((model / "config.json").read_text())
+    del config["avg_num_neighbors"]
+    (model / "config.json").write_text(json.dumps(config))
+    refuse(model, "config.json: field avg_num_neighbors is missing")
+
+
+@pytest.mark.parametrize(
+    ("keys", "array", "message"),
+    [
+        ("interactions 1 linear_up weight", None, "tensor interactions.1.linear_up.weight is missing"),
+        ("interactions 0 skip_tp weight", np.ones((1, 4)), r"skip_tp.weight has shape \(1, 4\), needs 8192"),
+        ("products 0 symmetric_contractions weight", np.ones((2, 27, 64)), r"needs \(2, 28, 64\)"),
+        ("products 0 symmetric_contractions projection", np.ones((28, 12)), r"projection has shape \(28, 12\), needs"),
+        ("readouts 0 linear weight", np.full((1, 64), np.nan), "linear.weight holds values that are not finite"),
+        ("readouts 0 linear weight", np.ones((1, 64), complex), "readouts.0.linear.weight is not a real array"),
+        ("scale_shift scale", np.ones(3), r"scale_shift.scale has shape \(3,\), needs \(1,\)"),
+    ],
+)  # fmt: skip
+def test_tensors_that_are_missing_or_wrong(model, keys, array, message):
+    tree = unpack((model / "params.msgpack").read_bytes())
+    *path, last = keys.split()
+    node = tree
+    for key in path:
+        node = node[key]
+    if array is None:
+        del node[last]
+    else:
+        node[last] = array
+    (model / "params.msgpack").write_bytes(pack(tree))
+    refuse(model, message)
+
+
+def test_heads(model):
+    refuse(model, "has no head 'pbe': choose one of Default", head="pbe")
+    assert load(model, head="Default").source["head"] == "Default"
+    set_field(model, heads=["pbe", "r2scan"])
+    refuse(model, "has several heads: choose one with head=, of pbe, r2scan")
+
+
+def test_elements(model):
+    refuse(model, "knows no element 'O': it has C, Si", elements=["Si", "O"])
+    refuse(model, "must name each element once", elements=["Si", "Si"])
+    refuse(model, "must name each element once", elements=[])
+
+
+def test_a_torch_file_without_torch(data, monkeypatch):
+    real = builtins.__import__
+
+    def without_torch(name, *arguments, **options):
+        if name.split(".")[0] in ("torch", "mace"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_torch)
+    refuse(data / "sic" / "mace.model", r"needs torch and mace-torch: pip install 'stablemd\[torch\]'")
+
+
+def test_a_basis_that_only_cuequivariance_knows(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuequivariance", None)
+    with pytest.raises(
+        ValueError, match=r"model: .* max_ell = 3, correlation 4, l = 1 needs cuequivariance: pip install"
+    ):
+        coupling_basis("model", 3, 4, 1)
