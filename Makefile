@@ -14,7 +14,7 @@ NATIVE := $(shell find CMakeLists.txt cmake connector lammps_plugin python tests
             \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' \) 2>/dev/null)
 CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-asan bench check format clean
+.PHONY: demo test test-cpp test-python test-asan bench bench-compile check format clean
 
 # ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
 $(BIN)/python:
@@ -57,6 +57,14 @@ test-asan: $(VENV)/.test
 # Every figure of benchmarks/RESULTS.md (about an hour on two cores).
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run_all.py
+
+# oeq_native: cost of a call, and compilation by several workers; CUDA's part needs nvidia-cuda-nvrtc and openequivariance.
+bench-compile: $(VENV)/.test
+	$(BIN)/cmake --build $(BUILD) --target oeq_bench_dispatch oeq_compile_kernels oeq_toy_provider
+	$(BUILD)/benchmarks/compile/oeq_bench_dispatch \
+	  $$($(BIN)/python -c 'import lammps_jax_pjrt_cpu as p; print(p.__path__[0])')/pjrt_c_api_cpu_plugin.so \
+	  $(BUILD)/tests/oeq_native/liboeq_toy_provider.so
+	$(BIN)/python benchmarks/compile/bench_compile.py --build $(BUILD)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Speed of the generated CPU convolution: against plain JAX and against the core's vector peak.
+
+MACE's second layer: 128x0e+128x1o times spherical harmonics l <= 3, 10 uvu paths, float32; 2,000 nodes in a periodic
+box in space order, about 60,000 edges (pairs within a cutoff). Prints one line per measurement and ends with
+``speedup=<times> peak=<fraction>`` (forward + backward, one thread; best of repeats that alternate between both sides).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "oeq"))
+
+
+def random_graph(nodes: int, neighbours: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Receivers (sorted) and senders, int32, of points in a periodic cube, numbered cell by cell."""
+    points = rng.random((nodes, 3))
+    cells = np.floor(points * round((nodes / 8) ** (1 / 3))).astype(int)
+    points = points[np.lexsort(cells.T)]
+    cutoff = (neighbours * 3 / (4 * np.pi * nodes)) ** (1 / 3)
+    difference = points[:, None] - points[None]
+    difference -= np.round(difference)
+    near = (difference**2).sum(-1) < cutoff**2
+    np.fill_diagonal(near, False)
+    receivers, senders = np.nonzero(near)
+    return receivers.astype(np.int32), senders.astype(np.int32)
+
+
+def mace_problem(layout: str, channels: int):
+    from stablemd.oeq import Irreps, make_problem
+
+    in1, in2 = Irreps(f"{channels}x0e+{channels}x1o"), Irreps("0e+1o+2e+3o")
+    out, paths = [], []
+    for i, a in enumerate(in1):
+        for j, b in enumerate(in2):
+            for degree in range(abs(a.l - b.l), min(a.l + b.l, 3) + 1):
+                if a.p * b.p == (-1) ** degree:  # MACE keeps what couples to the next spherical harmonics
+                    paths.append((degree, i, j))
+                    out.append(f"{channels}x{degree}{'e' if degree % 2 == 0 else 'o'}")
+    order = sorted(range(len(paths)), key=lambda p: (paths[p][0], p))
+    instructions = [(paths[p][1], paths[p][2], k, "uvu", True) for k, p in enumerate(order)]
+    return make_problem(in1, in2, "+".join(out[p] for p in order), instructions, layout=layout)
+
+
+def flops(problem, edges: int) -> tuple[float, float]:
+    """Additions and multiplications per channel that the couplings need, times channels and edges; forward, backward.
+
+    Per path with d1 x d3 coupling entries: forward z = w x and the entries; backward the entries twice (towards x and
+    towards y), z = w x, dx += w t and dw += x t. Making the entries from y and summing over channels do not count.
+    """
+    from stablemd.oeq import real_clebsch_gordan
+
+    forward = backward = 0
+    for p in problem.instructions:
+        a, b, c = problem.irreps_in1[p.i_in1], problem.irreps_in2[p.i_in2], problem.irreps_out[p.i_out]
+        entries = int((np.abs(real_clebsch_gordan(a.l, b.l, c.l)).sum(1) > 0).sum())
+        forward += a.mul * (2 * entries + a.dim)
+        backward += a.mul * (4 * entries + 5 * a.dim)
+    return float(forward * edges), float(backward * edges)
+
+
+def fma_peak() -> Callable[[], float]:
+    folder = tempfile.mkdtemp()
+    target = os.path.join(folder, "peak.so")
+    source = Path(__file__).with_name("peak.cc")
+    compiler = os.environ.get("CXX", "c++").split()
+    subprocess.run([*compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", target, str(source)], check=True)
+    function = ctypes.CDLL(target).fma_peak
+    function.restype = ctypes.c_double
+    sink = ctypes.c_float()
+    return lambda: function(ctypes.c_long(4_000_000), ctypes.byref(sink))
+
+
+def seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
+    call()
+    return clock() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layout", choices=("mul_ir", "ir_mul"), default="ir_mul")
+    parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument("--nodes", type=int, default=2000)
+    parser.add_argument("--neighbours", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--skip-jax", action="store_true")
+    arguments = parser.parse_args()
+
+    from native import NativeKernel
+
+    problem = mace_problem(arguments.layout, arguments.channels)
+    rng = np.random.default_rng(0)
+    receivers, senders = random_graph(arguments.nodes, arguments.neighbours, rng)
+    edges = len(senders)
+    shapes = (
+        (arguments.nodes, problem.irreps_in1.dim),
+        (edges, problem.irreps_in2.dim),
+        (edges, problem.weight_numel),
+        (arguments.nodes, problem.irreps_out.dim),
+    )
+    x, y, w, z = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    order = np.argsort(senders, kind="stable").astype(np.int32)
+    print(f"{arguments.nodes} nodes, {edges} edges, {problem.irreps_in1} -> {problem.irreps_out.dim}, {problem.layout}")
+
+    forward, backward = NativeKernel(problem, "conv", "forward"), NativeKernel(problem, "conv", "backward")
+    graph = {"receivers": receivers, "senders": senders, "threads": arguments.threads}
+    run_forward = forward.prepare(x, y, w, **graph)
+    run_backward = backward.prepare(x, y, w, z, sender_order=order, **graph)
+    peak = fma_peak()
+    run_jax = None if arguments.skip_jax else jax_forward_backward(problem, x, y, w, z, receivers, senders)
+
+    # One thread: time that it ran, as for the peak, so that other processes on a busy machine count less.
+    clock = time.thread_time if arguments.threads == 1 else time.perf_counter
+    best = {"forward": np.inf, "backward": np.inf, "jax": np.inf, "peak": 0.0}
+    for _ in range(arguments.repeats):
+        best["peak"] = max(best["peak"], peak())
+        best["forward"] = min(best["forward"], seconds(run_forward, clock))
+        best["backward"] = min(best["backward"], seconds(run_backward, clock))
+        if run_jax:
+            best["jax"] = min(best["jax"], seconds(run_jax, time.process_time))
+    work = flops(problem, edges)
+    print(f"peak      {best['peak']:7.1f} GFLOP/s")
+    for name, count in zip(("forward", "backward"), work, strict=True):
+        rate = count / best[name] / 1e9
+        print(f"{name:9s} {best[name] * 1e3:7.2f} ms {rate:7.1f} GFLOP/s {rate / best['peak']:.2f} of peak")
+    both = best["forward"] + best["backward"]
+    print(f"JAX       {best['jax'] * 1e3:7.2f} ms forward + backward")
+    print(f"speedup={best['jax'] / both:.2f} peak={sum(work) / both / 1e9 / best['peak']:.3f}")
+
+
+def jax_forward_backward(problem, *operands):
+    import jax
+    from stablemd.oeq import reference
+
+    *floats, receivers, senders = operands
+    x, y, w, z = map(jax.device_put, floats)
+
+    @jax.jit
+    def both(x, y, w, z):
+        out, pull = jax.vjp(lambda *a: reference.convolution(problem, *a, receivers, senders), x, y, w)
+        return out, pull(z)
+
+    jax.block_until_ready(both(x, y, w, z))
+    return lambda: jax.block_until_ready(both(x, y, w, z))
+
+
+if __name__ == "__main__":
+    main()

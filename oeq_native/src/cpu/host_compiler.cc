@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "host_compiler.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+extern char **environ;
+
+namespace oeq::cpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Contraction to fused multiply-add is wanted; nothing else that changes results is.
+const char *const kOptions[] = {"-x",    "c++",     "-std=gnu++17",        "-O3", "-march=native", "-ffp-contract=fast",
+                                "-fPIC", "-shared", "-fvisibility=hidden", "-w"};
+
+/// A folder of this process's own, gone with everything in it at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::error_code error;
+    const fs::path base = fs::temp_directory_path(error);
+    std::string pattern = ((error ? fs::path("/tmp") : base) / "stablemd-XXXXXX").string();
+    if (!mkdtemp(pattern.data()))
+      throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder &) = delete;
+  TemporaryFolder &operator=(const TemporaryFolder &) = delete;
+
+  fs::path operator/(const char *name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+std::string read_file(const fs::path &path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// Runs a command with stdout and stderr in `log`; true if it ended with status 0.
+bool run(const std::vector<std::string> &command, const fs::path &log, const StopFlag &stop) {
+  std::vector<char *> arguments;
+  for (const std::string &argument : command) arguments.push_back(const_cast<char *>(argument.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  pid_t child = 0;
+  const int failed = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed) return false;
+  int status = 0;
+  for (pid_t ended = 0; ended == 0;) {
+    ended = waitpid(child, &status, WNOHANG);
+    if (ended < 0 && errno == EINTR) ended = 0;
+    if (ended < 0) return true;  // the host process reaps children itself: judge by what was written
+    if (ended != 0) break;
+    if (stop.load()) {
+      kill(child, SIGKILL);
+      while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+      }
+      throw KernelError("compilation was stopped because the process ends");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool write_all(int file, const std::string &bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t count = write(file, bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    written += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+std::vector<std::string> split(const std::string &text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
+}
+
+}  // namespace
+
+HostCompiler::HostCompiler() {
+  const char *chosen = std::getenv("CXX");
+  command_ = split(chosen && *chosen ? chosen : "c++");
+  if (command_.empty()) command_ = {"c++"};
+  std::vector<std::string> version = command_;
+  version.emplace_back("--version");
+  const TemporaryFolder folder;
+  if (!run(version, folder / "log", StopFlag(false))) return;
+  const std::string answer = read_file(folder / "log");
+  for (const std::string &part : command_) identity_ += part + ' ';
+  identity_ += '(' + answer.substr(0, answer.find('\n')) + ')';
+  for (const char *option : kOptions) identity_ += std::string(" ") + option;
+}
+
+std::string HostCompiler::compile(const std::string &source, const StopFlag &stop) const {
+  const TemporaryFolder folder;
+  const fs::path input = folder / "kernel.cc", output = folder / "kernel.so", log = folder / "log";
+  std::ofstream(input, std::ios::binary) << source;
+  std::vector<std::string> command = command_;
+  command.insert(command.end(), std::begin(kOptions), std::end(kOptions));
+  command.insert(command.end(), {"-o", output.string(), input.string()});
+  const bool succeeded = run(command, log, stop);
+  std::string bytes = read_file(output);
+  if (!succeeded || bytes.empty()) throw KernelError("the host compiler " + command_[0] + " failed\n" + read_file(log));
+  return bytes;
+}
+
+SharedLibrary::SharedLibrary(const std::string &bytes) {
+  if (bytes.compare(0, 4, "\177ELF") != 0) throw KernelError("a cached kernel is not a shared library");
+  // In memory, since folders for temporary files are often mounted so that nothing in them may be executed.
+  file_ = memfd_create("stablemd-kernel", MFD_CLOEXEC);
+  if (file_ < 0) throw KernelError(std::string("memfd_create failed: ") + std::strerror(errno));
+  // The file stays open as long as the library: dlopen takes a path that it has seen for the library it had then.
+  if (write_all(file_, bytes))
+    handle_ = dlopen(("/proc/self/fd/" + std::to_string(file_)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_) return;
+  const char *reason = dlerror();
+  const std::string text = std::string("cannot load a compiled kernel: ") + (reason ? reason : "out of memory");
+  close(file_);
+  throw KernelError(text);
+}
+
+SharedLibrary::~SharedLibrary() {
+  dlclose(handle_);
+  close(file_);
+}
+
+void *SharedLibrary::symbol(const char *name) const {
+  void *address = dlsym(handle_, name);
+  if (!address) throw KernelError(std::string("a compiled kernel has no symbol ") + name);
+  return address;
+}
+
+}  // namespace oeq::cpu

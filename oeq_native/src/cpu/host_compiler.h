@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The host's C++ compiler.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "../backend.h"
+
+namespace oeq::cpu {
+
+class HostCompiler {
+ public:
+  /// `$CXX` (a command with optional arguments), else c++; read here, once.
+  HostCompiler();
+
+  /// "": none was found. Else the command, the first line of its --version, and the options.
+  const std::string &identity() const { return identity_; }
+
+  /// Compiles one source to the bytes of a shared library. Throws KernelError with the compiler's log; also when `stop`
+  /// was set, after ending the compiler.
+  std::string compile(const std::string &source, const StopFlag &stop) const;
+
+ private:
+  std::vector<std::string> command_;
+  std::string identity_;
+};
+
+/// A loaded shared library; unloaded at the end.
+class SharedLibrary {
+ public:
+  explicit SharedLibrary(const std::string &bytes);
+  ~SharedLibrary();
+  SharedLibrary(const SharedLibrary &) = delete;
+  SharedLibrary &operator=(const SharedLibrary &) = delete;
+
+  /// Throws KernelError if there is no such symbol.
+  void *symbol(const char *name) const;
+
+ private:
+  int file_ = -1;
+  void *handle_ = nullptr;
+};
+
+}  // namespace oeq::cpu

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Edges of a graph grouped by node.
+#pragma once
+
+#include <cstdint>
+
+namespace oeq::cpu {
+
+/// The edges of each node: `order[start[n]] .. order[start[n + 1] - 1]`, ascending where this library sorts; a null
+/// `order` stands for 0, 1, 2, ...
+struct Segments {
+  const void *order = nullptr;
+  const long long *start = nullptr;
+};
+
+/// Groups `edges` edges by `node` (int32 or int64, by `wide`). Uses the edges' own order if it is sorted already, else
+/// `given_order` (null: none) if it sorts them, else sorts into `order_memory` [edges]. `start_memory` is [nodes + 1].
+/// Throws KernelError if a node is outside 0..nodes-1; `what` names the operand.
+Segments group_edges(const void *node, bool wide, int64_t edges, int64_t nodes, const void *given_order,
+                     void *order_memory, long long *start_memory, const char *what);
+
+/// Cuts nodes into `items` runs of about equal work (edges + nodes): cut[items + 1].
+void cut_evenly(const long long *start, int64_t nodes, int64_t items, long long *cut);
+
+}  // namespace oeq::cpu

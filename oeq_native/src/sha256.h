@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace oeq {
+
+/// SHA-256 (FIPS 180-4) as 64 hexadecimal digits.
+std::string sha256(std::string_view bytes);
+
+}  // namespace oeq

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""OpenEquivariance's tensor products as JAX ops that lower to the custom calls of ``oeq_native``."""
+
+from ._coupling import real_clebsch_gordan
+from ._cuda_source import DEVICES
+from ._irreps import Irreps
+from ._ops import TensorProduct, TensorProductConv, sender_order
+from ._payload import Kernel, make_kernel
+from ._problem import Instruction, Problem, make_problem
+from ._registration import register
+
+#: Targets of the custom calls, for `jax.export` and the like.
+TARGETS = tuple(f"{family}_{op}" for family in ("tp", "conv") for op in ("forward", "backward", "double_backward"))
+
+__all__ = [
+    "DEVICES",
+    "TARGETS",
+    "Instruction",
+    "Irreps",
+    "Kernel",
+    "Problem",
+    "TensorProduct",
+    "TensorProductConv",
+    "make_kernel",
+    "make_problem",
+    "real_clebsch_gordan",
+    "register",
+    "sender_order",
+]

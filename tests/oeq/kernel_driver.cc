@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// CPU kernels without XLA, for tests and benchmarks through ctypes: memory, poison and thread count are the caller's.
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend.h"
+#include "cpu/generator.h"
+#include "cpu/host_compiler.h"
+#include "cpu/host_kernel.h"
+#include "cpu/problem.h"
+#include "payload.h"
+
+namespace {
+
+class Threads final : public oeq::Executor {
+ public:
+  explicit Threads(int64_t count) : count_(count) {}
+  int64_t threads() const override { return count_; }
+
+  void run(int64_t count, void (*work)(void *, int64_t), void *context) override {
+    std::atomic<int64_t> next{0};
+    auto loop = [&] {
+      for (int64_t item; (item = next.fetch_add(1)) < count;) work(context, item);
+    };
+    std::vector<std::thread> helpers;
+    for (int64_t i = 1; i < count_; ++i) helpers.emplace_back(loop);
+    loop();
+    for (std::thread &helper : helpers) helper.join();
+  }
+
+ private:
+  int64_t count_;
+};
+
+int report(const std::exception &error, char *text, int length) {
+  std::snprintf(text, static_cast<size_t>(length), "%s", error.what());
+  return 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Null on failure. `generic`: the kernel for machines without a compiler.
+__attribute__((visibility("default"))) void *driver_open(const char *payload, int family, int order, int generic,
+                                                         char *error, int length) {
+  try {
+    const auto which = static_cast<oeq::Family>(family);
+    const oeq::Payload parsed = oeq::parse_payload(which, payload);
+    const oeq::cpu::Problem problem = oeq::cpu::parse_problem(parsed.problem, parsed.properties, which);
+    const auto degree = static_cast<oeq::Order>(order);
+    std::unique_ptr<oeq::cpu::SharedLibrary> library;
+    if (!generic) {
+      const oeq::cpu::HostCompiler compiler;
+      const std::string source = oeq::cpu::generate(problem, which, degree, oeq::cpu::this_vector_unit());
+      library = std::make_unique<oeq::cpu::SharedLibrary>(compiler.compile(source, oeq::StopFlag(false)));
+    }
+    return new oeq::cpu::HostKernel(problem, which, degree, std::move(library));
+  } catch (const std::exception &failure) {
+    report(failure, error, length);
+    return nullptr;
+  }
+}
+
+__attribute__((visibility("default"))) int driver_run(const void *kernel, const OeqCall *call, int threads, char *error,
+                                                      int length) {
+  try {
+    Threads executor(threads);
+    static_cast<const oeq::cpu::HostKernel *>(kernel)->run(*call, {&executor, nullptr});
+    return 0;
+  } catch (const std::exception &failure) {
+    return report(failure, error, length);
+  }
+}
+
+__attribute__((visibility("default"))) void driver_close(void *kernel) {
+  delete static_cast<oeq::cpu::HostKernel *>(kernel);
+}
+
+/// The generated source in `text`; returns its length, which may exceed `length`.
+__attribute__((visibility("default"))) int driver_source(const char *payload, int family, int order, char *text,
+                                                         int length) {
+  try {
+    const auto which = static_cast<oeq::Family>(family);
+    const oeq::Payload parsed = oeq::parse_payload(which, payload);
+    const oeq::cpu::Problem problem = oeq::cpu::parse_problem(parsed.problem, parsed.properties, which);
+    const std::string source =
+        oeq::cpu::generate(problem, which, static_cast<oeq::Order>(order), oeq::cpu::this_vector_unit());
+    std::snprintf(text, static_cast<size_t>(length), "%s", source.c_str());
+    return static_cast<int>(source.size());
+  } catch (const std::exception &failure) {
+    report(failure, text, length);
+    return -1;
+  }
+}
+}
