@@ -9,12 +9,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD := build/dev
+OEQ_BUILD := build/oeq
 
 NATIVE := $(shell find CMakeLists.txt cmake connector lammps_plugin python tests/connector \
             \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' \) 2>/dev/null)
 CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-asan bench bench-compile check format clean
+.PHONY: demo test test-cpp test-python test-asan test-oeq bench bench-compile check format clean
 
 # ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
 $(BIN)/python:
@@ -58,13 +59,22 @@ test-asan: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run_all.py
 
-# oeq_native: cost of a call, and compilation by several workers; CUDA's part needs nvidia-cuda-nvrtc and openequivariance.
-bench-compile: $(VENV)/.test
-	$(BIN)/cmake --build $(BUILD) --target oeq_bench_dispatch oeq_compile_kernels oeq_toy_provider
-	$(BUILD)/benchmarks/compile/oeq_bench_dispatch \
+# oeq_native is in development: nothing uses it yet, and only these two build it.
+$(VENV)/.oeq: $(VENV)/.test $(shell find oeq_native tests/oeq tests/oeq_native benchmarks/compile -name '*.cc' -o -name '*.h' 2>/dev/null)
+	$(PIP) install -q --no-build-isolation -C build-dir=$(OEQ_BUILD) -C cmake.define.STABLEMD_TESTS=ON \
+	  -C cmake.define.STABLEMD_OEQ=ON -e .
+	touch $@
+
+test-oeq: $(VENV)/.oeq
+	$(BIN)/ctest --test-dir $(OEQ_BUILD) --output-on-failure -R oeq
+	$(BIN)/python -m pytest tests/oeq tests/oeq_native
+
+# Cost of a call, and compilation by several workers; CUDA's part needs nvidia-cuda-nvrtc and openequivariance.
+bench-compile: $(VENV)/.oeq
+	$(OEQ_BUILD)/benchmarks/compile/oeq_bench_dispatch \
 	  $$($(BIN)/python -c 'import lammps_jax_pjrt_cpu as p; print(p.__path__[0])')/pjrt_c_api_cpu_plugin.so \
-	  $(BUILD)/tests/oeq_native/liboeq_toy_provider.so
-	$(BIN)/python benchmarks/compile/bench_compile.py --build $(BUILD)
+	  $(OEQ_BUILD)/tests/oeq_native/liboeq_toy_provider.so
+	$(BIN)/python benchmarks/compile/bench_compile.py --build $(OEQ_BUILD)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
