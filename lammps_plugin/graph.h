@@ -17,6 +17,13 @@ struct NeighbourLists {
   int mask;                      ///< to be applied to an index, whose upper bits may hold flags
 };
 
+/// Two atoms (indices of the engine, -1: there are no edges) and their distance.
+struct ShortestEdge {
+  int centre;
+  int neighbour;
+  double length;
+};
+
 /// Turns neighbour lists into the graph of one step: rows by hop and edges by centre, as `smd_graph_size` describes
 /// them.
 ///
@@ -53,6 +60,7 @@ class Graph {
   const double *vector(int64_t edge) const { return &vectors_[3 * edge]; }
   int64_t row_begin(int hop) const { return row_begin_[hop]; }
   int64_t edge_begin(int hop) const { return first_edge_[row_begin_[hop]]; }
+  ShortestEdge shortest_edge() const;
 
  private:
   void start_rows(const NeighbourLists &lists);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
 #include "atom.h"
 #include "comm.h"
@@ -67,7 +68,7 @@ void PairStableMD::settings(int narg, char **arg) {
   ghostneigh = settings_.decomposition == Decomposition::Ghost ? 1 : 0;
   model_.reset();
   runtime_.reset();
-  if (allocated) std::fill_n(&setflag[0][0], (atom->ntypes + 1) * (atom->ntypes + 1), 0);
+  if (allocated) forget_elements();
   create_runtime();
 }
 
@@ -126,7 +127,10 @@ void PairStableMD::create_runtime() {
 void PairStableMD::coeff(int narg, char **arg) {
   if (narg < 4 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style stablemd: use pair_coeff * * FILE and one chemical symbol per atom type");
+  if (!runtime_)
+    error->all(FLERR, "pair_style stablemd: the last pair_style stablemd command failed; repeat it before pair_coeff");
   if (!allocated) allocate();
+  forget_elements();
   const std::string found = utils::get_potential_file_path(arg[2]);
   const std::string file = found.empty() ? arg[2] : found;
   load_model(file);
@@ -135,6 +139,12 @@ void PairStableMD::coeff(int narg, char **arg) {
   graph_.configure(model_info_.layers, model_info_.cutoff);
   lists_built_ = -1;
   report_model(file);
+}
+
+// What follows may fail, and where LAMMPS is a library the caller may go on: then no types are mapped.
+void PairStableMD::forget_elements() {
+  species_of_type_.clear();
+  std::fill_n(&setflag[0][0], (atom->ntypes + 1) * (atom->ntypes + 1), 0);
 }
 
 void PairStableMD::allocate() {
@@ -177,8 +187,9 @@ void PairStableMD::map_elements(int narg, char **arg) {
     error->all(FLERR, fmt::format("pair_coeff: {} chemical symbol{} given for {} atom type{}; give one per type in the "
                                   "order of the types",
                                   narg, narg == 1 ? "" : "s", atom->ntypes, atom->ntypes == 1 ? "" : "s"));
-  species_of_type_.assign(atom->ntypes + 1, -1);
-  for (int n = 0; n < narg; ++n) species_of_type_[n + 1] = species_of(arg[n]);
+  std::vector<int> species(atom->ntypes + 1, -1);
+  for (int n = 0; n < narg; ++n) species[n + 1] = species_of(arg[n]);
+  species_of_type_ = std::move(species);
   for (int i = 1; i <= atom->ntypes; ++i)
     for (int j = 1; j <= atom->ntypes; ++j)
       setflag[i][j] = species_of_type_[i] >= 0 && species_of_type_[j] >= 0 ? 1 : 0;
@@ -215,7 +226,8 @@ void PairStableMD::report_model(const std::string &file) const {
 // ---------------------------------------------------------------------------------------------------------------
 
 void PairStableMD::init_style() {
-  if (!model_) error->all(FLERR, "pair_style stablemd: no model loaded; use pair_coeff * * FILE El1 El2 ...");
+  if (!model_ || species_of_type_.empty())
+    error->all(FLERR, "pair_style stablemd: no model loaded; use pair_coeff * * FILE El1 El2 ...");
   check_special_bonds();
   if (several_hops()) require_ghosts();
   request_list();
@@ -350,7 +362,7 @@ void PairStableMD::evaluate() {
   }
   const Stopwatch watch(breakdown_, Breakdown::LIBRARY);
   result_ = sized<smd_result>();
-  check_here(smd_model_evaluate(model_.get(), &result_));
+  check_result(smd_model_evaluate(model_.get(), &result_));
 }
 
 void PairStableMD::scatter_forces() {
@@ -457,6 +469,15 @@ void PairStableMD::check_everywhere(smd_status status) const {
 
 void PairStableMD::check_here(smd_status status) const {
   if (status != SMD_OK) error->one(FLERR, "pair_style stablemd: " + std::string(smd_last_error()) + here());
+}
+
+// Energies that are not finite come from atoms that are too close, mostly; the library knows rows, not atoms.
+void PairStableMD::check_result(smd_status status) const {
+  const stablemd::ShortestEdge closest = graph_.shortest_edge();
+  if (status != SMD_ERROR_EXECUTION || closest.centre < 0) return check_here(status);
+  error->one(FLERR, fmt::format("pair_style stablemd: {}; the closest atoms are {} and {}, at {:.3g} {}{}",
+                                smd_last_error(), atom->tag[closest.centre], atom->tag[closest.neighbour],
+                                closest.length, model_info_.length_unit, here()));
 }
 
 std::string PairStableMD::here() const { return fmt::format(" (step {}, rank {})", update->ntimestep, comm->me); }

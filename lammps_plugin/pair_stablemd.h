@@ -66,6 +66,7 @@ class PairStableMD : public Pair {
 
   // coeff
   void allocate();
+  void forget_elements();
   void load_model(const std::string &file);
   void set_units();
   void map_elements(int narg, char **arg);
@@ -95,6 +96,7 @@ class PairStableMD : public Pair {
   // errors of the library
   void check_everywhere(smd_status status) const;
   void check_here(smd_status status) const;
+  void check_result(smd_status status) const;
   std::string here() const;
   static void log_line(smd_log_level level, const char *line, void *user);
 

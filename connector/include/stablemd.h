@@ -79,7 +79,7 @@ typedef struct smd_runtime_options {
   /* Path of the PJRT plugin; NULL: $STABLEMD_PJRT_PLUGIN, else the known PyPI packages beside this library
    * (cpu: lammps-jax-pjrt-cpu, fastatomstruct-xla-cpu, xla-cpu-pjrt; cuda: jax-cuda13-pjrt, jax-cuda12-pjrt). */
   const char *plugin;
-  int32_t threads;        /* CPU threads of XLA's pool; 0: all cores available to this process */
+  int32_t threads;        /* CPU threads of XLA's pool, at most 1024; 0: all cores available to this process */
   int32_t device_ordinal; /* which device of the plugin (cuda); 0 on cpu */
   /* Directory of the executable cache; NULL: smd_cache_directory(); "": no cache. */
   const char *cache_directory;
@@ -167,10 +167,10 @@ typedef struct smd_graph {
 } smd_graph;
 
 /* Makes room for a graph of this size and says where to write it. Cheap when the capacity suffices; otherwise
- * capacities grow on a geometric grid (at first at most 12 % more than asked for, at most 31 % for a graph that has
- * outgrown its capacity before; small ones in steps of 8) and the program of that size is loaded from the cache or
- * compiled. A capacity is kept until the graph outgrows it or needs less than 60 % of it. Call before every evaluation
- * with the exact sizes. After an error the earlier capacity is still there. */
+ * capacities grow on a geometric grid (at first at most 12 % more than asked for, at most 31 % for fewer than 4,096
+ * edges or a graph that has outgrown its capacity before; small ones in steps of 8) and the program of that size is
+ * loaded from the cache or compiled. A capacity is kept until the graph outgrows it or needs less than 60 % of it. Call
+ * before every evaluation with the exact sizes. After an error the earlier capacity is still there. */
 SMD_API smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_graph *graph);
 
 typedef struct smd_result {

@@ -20,9 +20,10 @@ struct Grid {
 /// A padding row costs as much as a real one, a padding edge less.
 constexpr Grid kRowGrid{1.024, 0.005};  // 3 %
 constexpr Grid kEdgeGrid{1.09, 0.02};   // 12 %
-/// For a graph that has outgrown its capacity before, whose counts all tend to move: one compilation costs as much as
-/// many evaluations of padding.
+/// For a graph that has outgrown its capacity before, whose counts all tend to move, and for few edges, whose number
+/// fluctuates most: one compilation costs as much as many evaluations of padding.
 constexpr Grid kMovingGrid{1.09, 0.20};  // 31 %
+constexpr int64_t kFewEdges = 4096;
 
 /// A capacity is given up when the need falls below this part of it, unless it is small anyway.
 constexpr double kLeastUse = 0.6;
@@ -57,7 +58,8 @@ HopCounts rounded_up(const HopCounts &need, const HopCounts &last) {
     const Grid &row_grid = moving && hop > 0 ? kMovingGrid : kRowGrid;
     capacity.rows[hop] = rounded_up(need.rows[hop], last.rows[hop], row_grid);
     if (hop == need.layers) continue;
-    capacity.edges[hop] = rounded_up(need.edges[hop], last.edges[hop], moving ? kMovingGrid : kEdgeGrid);
+    const Grid &edge_grid = moving || need.edges[hop] < kFewEdges ? kMovingGrid : kEdgeGrid;
+    capacity.edges[hop] = rounded_up(need.edges[hop], last.edges[hop], edge_grid);
   }
   return capacity;
 }

@@ -37,6 +37,16 @@ int compare_versions(const std::string &a, const std::string &b) {
   return 0;
 }
 
+/// Runs a function whose errors do not say which bundle they are about.
+template <class Function>
+auto about(const std::string &bundle, const Function &function) {
+  try {
+    return function();
+  } catch (const Error &error) {
+    fail(error.status, bundle, ": ", error.what());
+  }
+}
+
 bool environment_is_set(const char *name) {
   const char *value = std::getenv(name);
   return value && *value && std::string(value) != "0";
@@ -52,11 +62,8 @@ Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
   check_targets();
   check_stablehlo();
   const std::string_view source = bundle.program_text(interface_);
-  try {
-    program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)};
-  } catch (const Error &error) {
-    fail(error.status, name_, ": ", interface_.text, ": ", error.what());
-  }
+  about(text(name_, ": ", interface_.text),
+        [&] { program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)}; });
   upload_weights(bundle);
 }
 
@@ -103,7 +110,8 @@ bool Model::reserve(const smd_graph_size &size, smd_graph &graph) {
 }
 
 void Model::change_capacity(const HopCounts &need) {
-  const SizedExecutable sized = runtime_->executable(program_, need, program_in_use_.capacity, compile_stats_);
+  const SizedExecutable sized =
+      about(name_, [&] { return runtime_->executable(program_, need, program_in_use_.capacity, compile_stats_); });
   check_outputs(sized);
   GraphArrays arrays(sized.capacity, manifest_.real, manifest_.cutoff);
   std::vector<std::pair<size_t, Argument>> changed;
@@ -162,7 +170,7 @@ void Model::evaluate(smd_result &result) {
     if (argument.copied_each_time) argument.buffer = upload(interface_.inputs[i], arrays_, HostMemory::copied);
     arguments.push_back(argument.buffer.get());
   }
-  outputs_ = program_in_use_.executable->execute(arguments);
+  outputs_ = about(name_, [&] { return program_in_use_.executable->execute(arguments); });
   result.node_energy = read(Role::node_energy, node_energy_copy_);
   result.edge_gradient = read(Role::edge_gradient, edge_gradient_copy_);
   execute_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

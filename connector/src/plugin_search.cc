@@ -61,7 +61,7 @@ std::string find_plugin(const std::string &device, const std::string &chosen) {
   for (const char *path : known.paths) searched += (searched.empty() ? "" : ", ") + std::string(path);
   fail(SMD_ERROR_PLUGIN, "no PJRT plugin for device `", device,
        "`: STABLEMD_PJRT_PLUGIN is not set, and no folder above ", library_folder(), " holds ", searched,
-       ": run `pip install ", known.package, "`");
+       ": run `pip install ", known.package, "` there, or set STABLEMD_PJRT_PLUGIN to the path of a plugin");
 }
 
 }  // namespace stablemd

@@ -15,6 +15,7 @@ namespace stablemd {
 namespace {
 
 constexpr size_t kMostInUse = 16;
+constexpr int kMostThreads = 1024;  // far more, and XLA ends the process
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -70,6 +71,9 @@ Runtime::Runtime(const RuntimeOptions &options) : options_(options), cache_(opti
     fail(SMD_ERROR_ARGUMENT, "device `", options_.device, "`: must be `cpu` or `cuda`");
   }
   if (options_.threads < 0) fail(SMD_ERROR_ARGUMENT, "threads: ", options_.threads, " is negative");
+  if (options_.threads > kMostThreads) {
+    fail(SMD_ERROR_ARGUMENT, "threads: ", options_.threads, " is more than ", kMostThreads);
+  }
   if (options_.ordinal < 0) fail(SMD_ERROR_ARGUMENT, "device_ordinal: ", options_.ordinal, " is negative");
   if (options_.device == "cpu") keep_freed_memory();
   const Plugin &plugin = Plugin::load(find_plugin(options_.device, options_.plugin));

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Relax a 3BPA molecule with ASE: python relax.py [BUNDLE]."""
+"""Relax a 3BPA molecule with ASE.
+
+stablemd export tests/data/bpa/mace-jax -o bpa.safetensors
+python examples/bpa/relax.py [BUNDLE]
+"""
 
 import sys
 from pathlib import Path

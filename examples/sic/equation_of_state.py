@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lattice constant and bulk modulus of zincblende SiC with ASE: python equation_of_state.py [BUNDLE]."""
+"""Lattice constant and bulk modulus of zincblende SiC with ASE.
+
+stablemd export tests/data/sic/mace-jax -o sic.safetensors
+python examples/sic/equation_of_state.py [BUNDLE]
+"""
 
 import sys
 

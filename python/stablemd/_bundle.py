@@ -34,7 +34,11 @@ class Bundle:
 
     def text(self, platform: str) -> str:
         """The program template of a platform."""
-        return self.tensor(self.manifest["programs"][platform]["text"]).tobytes().decode()
+        content = self.tensor(self.manifest["programs"][platform]["text"]).tobytes()
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"{self.path}: the program for {platform} is damaged; export the model again") from None
 
     @property
     def parameter_count(self) -> int:
@@ -44,9 +48,13 @@ class Bundle:
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Opens and checks a bundle. Raises :class:`FileError` or :class:`FormatError`."""
     path = Path(path)
-    if not path.exists():
+    try:
+        exists, is_file = path.exists(), path.is_file()
+    except (OSError, ValueError) as error:
+        raise FileError(f"{str(path)[:200]!r} cannot be the name of a file: {error}"[:400]) from None
+    if not exists:
         raise MissingFileError(f"there is no file {path}; export a model first")
-    if not path.is_file():
+    if not is_file:
         raise FileError(f"{path} is no file")
     try:
         with safe_open(path, framework="numpy") as file:
@@ -61,9 +69,11 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise FormatError(f"{path} is a safetensors file but no StableMD bundle; make one with 'stablemd export'")
     try:
         manifest = json.loads(metadata[_manifest.KEY])
-    except ValueError as error:
+        return Bundle(path, _manifest.validate(manifest, tensors, str(path)), tensors)
+    except FormatError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:
         raise FormatError(f"{path} has a damaged manifest ({error}); export the model again") from None
-    return Bundle(path, _manifest.validate(manifest, tensors, str(path)), tensors)
 
 
 _SAFETENSORS_DTYPES = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,9 @@ _ENERGY_UNITS = {
     "Hartree": units.Hartree,
 }
 _LENGTH_UNITS = {"Angstrom": 1.0, "nm": units.nm, "Bohr": units.Bohr}
+
+
+_of_parents: list[Any] = []
 
 
 class StableMDCalculator(Calculator):
@@ -43,6 +47,8 @@ class StableMDCalculator(Calculator):
     Gives energy, free_energy and energies (eV, atomic energies included), forces (eV/Angstrom), stress and stresses
     (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes
     half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``.
+
+    Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself.
 
     Raises the errors of :mod:`stablemd`: :class:`~stablemd.FileError`, :class:`~stablemd.FormatError` and
     :class:`~stablemd.PluginError` at construction, :class:`~stablemd.ArgumentError` for atoms that the model cannot
@@ -76,10 +82,33 @@ class StableMDCalculator(Calculator):
         super().__init__(model=os.fspath(model), **options)
         self._open()
 
+    def set(self, **options: Any) -> dict[str, Any]:
+        """Changes options of the constructor; the bundle is opened anew, and results are forgotten."""
+        before = dict(self.parameters)
+        unknown = set(options) - set(before) if before else set()
+        if unknown:
+            raise ArgumentError(f"StableMDCalculator has no option {sorted(unknown)[0]!r}; it has {', '.join(before)}")
+        changed = super().set(**options)
+        if changed and before:
+            self.reset()
+            try:
+                self._open()
+            except Exception:
+                self.parameters.update(before)
+                raise
+        return changed
+
     def _open(self) -> None:
         options = dict(self.parameters)
         path = options.pop("model")
+        if isinstance(options["threads"], bool) or not isinstance(options["threads"], int):
+            raise ArgumentError(f"threads must be a whole number, got {options['threads']!r}")
+        for name in ("device", "plugin"):
+            if not isinstance(options[name], str) and (name, options[name]) != ("plugin", None):
+                raise ArgumentError(f"{name} must be a text, got {options[name]!r}")
         self._model = load(path, **options)
+        self._process = os.getpid()
+        self._turn = threading.RLock()
         self._species = {element: index for index, element in enumerate(self._model.elements)}
         self._energy_unit = _unit(_ENERGY_UNITS, self._model.energy_unit, path)
         self._length_unit = _unit(_LENGTH_UNITS, self._model.length_unit, path)
@@ -87,7 +116,7 @@ class StableMDCalculator(Calculator):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a worker process, opens the bundle for itself.
-        return {key: value for key, value in self.__dict__.items() if key != "_model"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_model", "_turn")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -108,9 +137,17 @@ class StableMDCalculator(Calculator):
         return self._model.stats()
 
     def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
-        super().calculate(atoms, properties, system_changes)
-        atoms = self.atoms
-        has_volume = atoms.cell.rank == 3
+        if os.getpid() != self._process:
+            # The threads behind the parent's client do not exist here; even its destruction would wait for ever.
+            _of_parents.append(self._model)
+            self._open()
+        with self._turn:
+            self.results = {}
+            super().calculate(atoms, properties, system_changes)
+            self._calculate(self.atoms, properties)
+
+    def _calculate(self, atoms: Any, properties: Any) -> None:
+        has_volume = np.linalg.matrix_rank(np.asarray(atoms.cell)) == 3
         if not has_volume and {"stress", "stresses"} & set(properties):
             raise PropertyNotImplementedError("stress needs a cell of three independent vectors; set atoms.cell")
         graph = fold_graph(

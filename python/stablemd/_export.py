@@ -212,6 +212,8 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.is_dir():
         raise FileError(f"{path} is a folder; give the name of a file, such as {path / 'model.safetensors'}")
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is not an ordinary file; give the name of one, such as model.safetensors")
     if not path.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
     return path

@@ -35,6 +35,19 @@ class HopGraph:
         return Sizes.of_hops(self.nodes, self.edges)
 
 
+_FARTHEST = 1e9
+_MOST_IMAGES = 1e6
+
+
+def _images(periodic: np.ndarray, cutoff: float) -> float:
+    """How many cells the neighbours of an atom may lie in; ``periodic`` [1..3, 3] are independent vectors."""
+    if len(periodic) == 0:
+        return 1.0
+    # A vector's reciprocal has the length of one over the distance of its planes.
+    heights = 1 / np.linalg.norm(np.linalg.pinv(periodic, rcond=1e-300), axis=0)
+    return float(np.prod(2 * np.ceil(cutoff / heights) + 1))
+
+
 def neighbor_list(
     positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -50,8 +63,13 @@ def neighbor_list(
         raise ArgumentError(f"the position of atom {atom} is not finite: {positions[atom].tolist()}")
     if not np.isfinite(cell).all():
         raise ArgumentError("the cell is not finite")
+    if max(np.abs(positions).max(), np.abs(cell).max()) > _FARTHEST:
+        raise ArgumentError(f"positions or cell are larger than {_FARTHEST:g}, where distances lose all precision")
     if np.linalg.matrix_rank(cell[pbc]) < pbc.sum():
         raise ArgumentError("the cell vectors of the periodic directions are zero or linearly dependent")
+    images = _images(cell[pbc], cutoff)
+    if images > _MOST_IMAGES:
+        raise ArgumentError(f"the cell is so thin that an atom would have {images:.1e} images within the cutoff")
     from vesin import NeighborList
 
     finder = NeighborList(cutoff=cutoff, full_list=True, sorted=True, n_threads=1)

@@ -2,7 +2,11 @@
 """The ASE calculator against ASE's own Lennard-Jones, finite differences and rules that any potential obeys."""
 
 import copy
+import os
 import pickle
+import select
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.lj import LennardJones
-from stablemd import ArgumentError, FormatError, MissingFileError, PluginError, StableMDCalculator
+from stablemd import ArgumentError, ExecutionError, FormatError, MissingFileError, PluginError, StableMDCalculator
 
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 
@@ -357,3 +361,104 @@ def test_parts_of_a_graph_add_up(bundles, rng, structure, parts):
     energies += np.array(model.atomic_energies)[whole.species]
     np.testing.assert_allclose(energies, calc.get_property("energies", atoms), rtol=0, atol=1e-11)
     np.testing.assert_allclose(forces, calc.get_property("forces", atoms), rtol=0, atol=1e-11)
+
+
+def test_threads_may_share_a_calculator(bundles, rng):
+    """Structures of different sizes, so that each call moves the library's arrays."""
+    structures = [argon((1, 1, 1), rng=rng), argon((2, 2, 1), rng=rng), argon((2, 2, 2), rng=rng)]
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    expected = [calc.get_potential_energy(atoms) for atoms in structures]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: calc_energy(calc, structures[k % 3]), range(60)))
+    np.testing.assert_allclose(found, [expected[k % 3] for k in range(60)], rtol=1e-12)
+
+
+def calc_energy(calc, atoms):
+    """Energy without ASE's own cache, which belongs to one thread."""
+    with calc._turn:
+        calc.calculate(atoms)
+        return calc.results["energy"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_forked_process_opens_the_bundle_itself(bundles, rng, fresh):
+    calc, atoms = StableMDCalculator(bundles("lennard_jones", "float64")), argon(rng=rng)
+    expected = calc.get_potential_energy(atoms)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = copy.copy(calc) if fresh else calc
+            atoms.positions += 0.0
+            mine.calculate(atoms)
+            os.write(write, f"{mine.results['energy']!r}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], 60)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert ready, "the child hangs"
+    assert float(os.read(read, 100).decode() or "nan") == pytest.approx(expected, rel=1e-12)
+    os.close(read)
+
+
+def test_a_failure_leaves_no_results(bundles):
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    calc.calculate(argon())
+    overlapping = Atoms("Ar2", [[0, 0, 0], [0, 0, 0]])
+    with pytest.raises(ExecutionError):
+        calc.calculate(overlapping)
+    assert calc.results == {}
+
+
+def test_options_that_change(bundles, tmp_path):
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    atoms = argon()
+    first, cutoff = calc.get_potential_energy(atoms), calc.cutoff
+    with pytest.raises(MissingFileError):
+        calc.set(model=str(tmp_path / "absent.safetensors"))
+    assert calc.get_potential_energy(atoms) == first
+    other = bundles("message_passing", "float64")
+    calc.set(model=str(other))
+    assert calc.results == {}
+    assert calc.cutoff == StableMDCalculator(other).cutoff != cutoff
+    with pytest.raises(ArgumentError, match="no option 'models'"):
+        calc.set(models=str(other))
+
+
+@pytest.mark.parametrize("scale", [1e155, 1e300])
+def test_sizes_beyond_all_precision(bundles, scale):
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    with pytest.raises(ArgumentError, match="precision"):
+        calc.get_potential_energy(Atoms("Ar", cell=[scale] * 3, pbc=True))
+    with pytest.raises(ArgumentError, match="precision"):
+        calc.get_potential_energy(Atoms("Ar2", [[0, 0, 0], [scale, 0, 0]]))
+
+
+@pytest.mark.parametrize("thin", [1e-4, 1e-10])
+def test_cells_too_thin(bundles, thin):
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    with pytest.raises(ArgumentError, match=r"thin|dependent"):
+        calc.get_potential_energy(Atoms("Ar", cell=[[5, 0, 0], [0, 5, 0], [5, 5, thin]], pbc=True))
+
+
+def test_no_stress_in_a_flat_cell(bundles):
+    atoms = Atoms("Ar", cell=[[5, 0, 0], [0, 5, 0], [5, 5, 0]], pbc=False)
+    atoms.calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    assert np.isfinite(atoms.get_potential_energy())
+    with pytest.raises(PropertyNotImplementedError, match="three independent vectors"):
+        atoms.get_stress()
+
+
+@pytest.mark.parametrize("threads", [-1, 1025, 10**9])
+def test_numbers_of_threads_that_are_refused(bundles, threads):
+    with pytest.raises(ArgumentError, match="threads"):
+        StableMDCalculator(bundles("lennard_jones", "float64"), threads=threads)
+
+
+@pytest.mark.parametrize("options", [{"threads": "2"}, {"device": None}, {"plugin": 3}])
+def test_options_of_a_wrong_type(bundles, options):
+    with pytest.raises(ArgumentError, match="must be a"):
+        StableMDCalculator(bundles("lennard_jones", "float64"), **options)

@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 def test_progress_names_every_step(tmp_path):
     steps = []
     export_potential(lennard_jones(), tmp_path / "model.safetensors", progress=steps.append)
-    assert "trace 1/4 for cpu" in steps and "trace 4/4 for cuda" in steps
+    assert "trace 1/4 for cpu" in steps and "compare with the program for cuda" in steps
     assert steps[-3:] == ["compute the reference structure", "write", "check natively against JAX"]
 
 
