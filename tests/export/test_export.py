@@ -266,6 +266,10 @@ def test_what_is_no_bundle(tmp_path, bundles):
     assert "no StableMD bundle" in failure(path)
     save_file({"a": np.ones(3)}, path, metadata={"stablemd": "{"})
     assert "damaged manifest" in failure(path)
+    save_file({"a": np.ones(3)}, path, metadata={"stablemd": "[" * 100_000})
+    assert "damaged manifest" in failure(path)
+    with pytest.raises(stablemd.FileError, match="cannot be the name of a file"):
+        read_bundle("x" * 5000)
     save_file({"a": np.ones(3)}, path, metadata={"stablemd": json.dumps({"format": 2})})
     assert "has bundle format 2, this StableMD reads up to 1" in failure(path)
 

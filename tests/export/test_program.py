@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Energy functions that cannot be exported: each stops with one line that names the operation and the way out."""
 
+import os
 from pathlib import Path
 
 import jax
@@ -173,6 +174,10 @@ def test_wrong_paths(tmp_path):
 
     assert "there is no folder" in attempt(tmp_path / "missing" / "model.safetensors")
     assert "is a folder" in attempt(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "is not an ordinary file" in attempt(pipe)
+    assert pipe.is_fifo()
 
 
 def test_reference_with_another_element(tmp_path):

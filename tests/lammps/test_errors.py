@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import structures
@@ -108,6 +112,7 @@ def test_units(fails, script, toy_bundle, style, ranks):
         ("device abacus", "'abacus'"),
         ("threads 0", "threads"),
         ("threads many", "many"),
+        ("threads 999999999", "more than 1024"),
         ("decomposition exchange", "'exchange'"),
         ("plugin /nowhere/plugin.so", "/nowhere/plugin.so"),
     ],
@@ -143,6 +148,40 @@ def test_position_that_is_not_a_number(fails, script, toy_bundle, ranks):
     lines = script(toy_bundle("message_passing"), last="variable bad atom exp(1000)-exp(1000)")
     lines += ["mass * 28", "fix move all nve", "set atom 3 vx v_bad", "run 2"]
     fails(lines, "atom 3 ", "not finite", ranks=ranks)
+
+
+def test_atoms_at_one_place(fails, script, toy_bundle):
+    """The library knows rows; the message names atoms."""
+    lines = script(toy_bundle("message_passing"), last="set atom 2 x 1.0 y 1.0 z 1.0")
+    fails([*lines, "set atom 5 x 1.0 y 1.0 z 1.0", "run 0"], "not finite", "closest atoms are", " 2", " 5")
+
+
+def test_a_library_goes_on_after_a_failed_pair_coeff(toy_bundle, tmp_path):
+    """Where LAMMPS is a library, an error is an exception; the half-changed style must not evaluate."""
+    bundle = toy_bundle("message_passing")
+    commands = ["units metal", "boundary p p p", "region b block 0 8 0 8 0 8", "create_box 1 b"]
+    commands += ["create_atoms 1 single 1 1 1", "mass 1 28", "pair_style stablemd"]
+    commands += [f"pair_coeff * * {bundle} Si", "run 0"]
+    program = f"""
+from lammps import lammps
+lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
+for command in {commands!r}:
+    lmp.command(command)
+for command, part in (("pair_coeff * * {bundle} Xe", "Xe"), ("run 0", "coeffs are not set")):
+    try:
+        lmp.command(command)
+    except Exception as error:
+        assert part in str(error), error
+    else:
+        raise SystemExit(f"{{command}} went through")
+lmp.command("pair_coeff * * {bundle} Si")
+lmp.command("run 0")
+print("went on")
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(Path(sys.prefix) / "lib")}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0 and "went on" in done.stdout, done.stdout + done.stderr
 
 
 @BOTH
