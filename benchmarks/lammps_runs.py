@@ -28,6 +28,11 @@ class Run:
     output: str
     tables: list[dict[str, np.ndarray]]  #: one thermo table for each `run` command
 
+    @property
+    def compilations(self) -> int:
+        """As the pair style reports them, over all `run` commands."""
+        return sum(int(number) for number in re.findall(r"compilations: (\d+)", self.output))
+
     def figure(self, pattern: str) -> float:
         """The number in the first group of a pattern's last match in the output."""
         found = re.findall(pattern, self.output)

@@ -22,9 +22,7 @@ def main() -> None:
             variables={"model": bundle("sic", "float32"), "steps": steps, "cells": 8},
         )
         print(f"{ranks} rank(s), loop time {run.figure(r'Loop time of ([0-9.]+)') / steps:.3f} s/step")
-        lines = run.output.splitlines()
-        start = max(i for i, line in enumerate(lines) if "StableMD" in line or "stablemd" in line.lower())
-        print("\n".join(lines[max(0, start - 12) : start + 12]))
+        print(run.output[run.output.index("Pair style stablemd timing breakdown") :].split("MPI task")[0].strip())
 
 
 if __name__ == "__main__":

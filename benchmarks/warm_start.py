@@ -18,8 +18,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm", "warm", "warm"):
             run = lammps(SIC_INPUTS / "in.nve", variables=variables, STABLEMD_CACHE=cache)
-            compiled = run.figure(r"(\d+) compil")
-            print(f"{name}: {run.seconds:.2f} s from start to end of the process, {compiled:.0f} programs compiled")
+            print(f"{name}: {run.seconds:.2f} s from start to end of the process, {run.compilations} programs compiled")
 
 
 if __name__ == "__main__":
