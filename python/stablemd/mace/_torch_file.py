@@ -7,6 +7,9 @@ keeps rounded (coupling matrices, Bessel prefactor) are taken as they are: they 
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from math import isfinite, sqrt
 from pathlib import Path as FilePath
 from typing import Any
@@ -33,6 +36,13 @@ _FIELDS = (
 
 
 def _unpickle(path: FilePath) -> Any:
+    # What torch, e3nn and mace say while they are imported is not about the user's file.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return _unpickle_aloud(path)
+
+
+def _unpickle_aloud(path: FilePath) -> Any:
     try:
         import mace.modules  # noqa: F401  (the pickle names its classes)
         import torch
