@@ -165,9 +165,12 @@ def test_cache(tmp_path, bundles, monkeypatch):
     assert "entries  0" in run("cache")[0]
     run("check", bundles("lennard_jones"))
     stdout, _ = run("cache")
-    assert f"folder   {tmp_path / 'cache'}" in stdout and "entries  1" in stdout
+    assert f"folder   {tmp_path / 'cache'}" in stdout
+    # one for the reference structure, another for its parts where these do not fit into the same program
+    entries = len(list((tmp_path / "cache").glob("*.exe")))
+    assert entries in (1, 2) and f"entries  {entries}" in stdout
     (tmp_path / "cache" / "mine.txt").write_text("not a compiled program")
-    assert "deleted 1 compiled program" in run("cache", "--clear")[0]
+    assert f"deleted {entries} compiled program" in run("cache", "--clear")[0]
     assert [p.name for p in (tmp_path / "cache").iterdir()] == ["mine.txt"]
     monkeypatch.setenv("STABLEMD_CACHE", "off")
     assert "there is no cache" in run("cache")[0]
