@@ -64,8 +64,7 @@ def test_box_that_grows_and_shrinks(toy_bundle, tmp_path, ranks):
     own_cache = {"STABLEMD_CACHE": str(tmp_path / "cache")}
     first = succeeded(tmp_path, lines, ranks, own_cache)
     assert first.count("compilations") >= 2
-    # the volume changes by a factor of 6.4, there and back; on two ranks five sizes (rows of two hops of ghosts and of the
-    # owned, edges of two) of two graphs change
+    # the volume changes by a factor of 6.4, there and back; on two ranks five sizes of each rank's graph change
     assert first.count("compilations") <= (14 if ranks == 1 else 32)
     final = read_evaluation(tmp_path, "0", atoms)
     atoms.positions = final.positions
