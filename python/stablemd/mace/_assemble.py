@@ -7,15 +7,16 @@ and those are what a :class:`Source` hides.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
-from typing import Protocol
+from pathlib import Path as FilePath
 
 import numpy as np
 
-from .._errors import ArgumentError
+from .._errors import ArgumentError, FormatError
 from ._description import Description, Layer, Path
 from ._polynomials import Polynomials
 
@@ -51,25 +52,43 @@ class Configuration:
         return (0,) if layer == self.layers - 1 else self.degrees
 
 
-class Source(Protocol):
+class Source(ABC):
     """The tensors of one file by mace-torch's names, checked for their number of values."""
+
+    path: FilePath
+
+    @abstractmethod
+    def find(self, name: str) -> np.ndarray | None:
+        """Float64 as the file shapes it; None if it is not there."""
+
+    def get(self, name: str) -> np.ndarray:
+        values = self.find(name)
+        if values is None:
+            raise FormatError(f"{self.path}: tensor {name} is missing")
+        return values
 
     def tensor(self, name: str, size: int) -> np.ndarray:
         """Float64, flat."""
-        ...
+        values = self.get(name)
+        if values.size != size:
+            raise FormatError(f"{self.path}: tensor {name} has shape {values.shape}, needs {size} values in all")
+        return values.reshape(-1)
 
+    @abstractmethod
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
         """Float64 [inputs, outputs], divided by sqrt(inputs)."""
-        ...
 
+    @abstractmethod
     def per_head(self, name: str, heads: int) -> np.ndarray:
         """Float64 [heads] or, where the values are per element, [heads, elements]."""
-        ...
 
+    @abstractmethod
     def activation_scale(self, block: str) -> float: ...
 
+    @abstractmethod
     def coupling(self, layer: int, path: tuple[int, int, int]) -> np.ndarray: ...
 
+    @abstractmethod
     def polynomials(self, layer: int, output: int) -> Polynomials: ...
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._errors import FileError, FormatError, MissingFileError
 from ._angular import coupling
-from ._assemble import Configuration, assemble, choose_head
+from ._assemble import Configuration, Source, assemble, choose_head
 from ._basis import coupling_basis
 from ._description import Description
 from ._polynomials import Polynomials, from_coefficients
@@ -118,7 +118,7 @@ def _parse_irrep(text: str) -> tuple[int, int, int]:
     return int(mul or 1), int(irrep[:-1]), {"e": 1, "o": -1}[irrep[-1]] if irrep[-1:] in ("e", "o") else int("x")
 
 
-class _JaxSource:
+class _JaxSource(Source):
     """The tensors of a MACE-JAX model by mace-torch's names."""
 
     def __init__(self, path: FilePath, tree: dict[str, Any], config: Configuration, activation: float | None) -> None:
@@ -139,18 +139,6 @@ class _JaxSource:
     def find(self, name: str) -> np.ndarray | None:
         values = self._stored(name)
         return None if values is None else values.astype(np.float64)
-
-    def get(self, name: str) -> np.ndarray:
-        values = self.find(name)
-        if values is None:
-            raise FormatError(f"{self.path}: tensor {name} is missing")
-        return values
-
-    def tensor(self, name: str, size: int) -> np.ndarray:
-        values = self.get(name)
-        if values.size != size:
-            raise FormatError(f"{self.path}: tensor {name} has shape {values.shape}, needs {size} values in all")
-        return values.reshape(-1)
 
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
         """MACE-JAX divides these weights by sqrt(fan-in) in the precision that they are stored in, and XLA turns that

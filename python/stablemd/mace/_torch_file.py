@@ -18,7 +18,7 @@ import numpy as np
 
 from .._errors import ArgumentError, FormatError
 from ._angular import coupling
-from ._assemble import Configuration, assemble, choose_head
+from ._assemble import Configuration, Source, assemble, choose_head
 from ._description import Description
 from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
 from ._refuse import MAX_ELL, check_block, check_fields, check_hidden, check_numbers, unsupported
@@ -61,7 +61,7 @@ def _name(thing: Any) -> str:
     return getattr(thing, "original_name", type(thing).__name__)
 
 
-class _TorchSource:
+class _TorchSource(Source):
     """The tensors of a mace-torch module."""
 
     def __init__(self, path: FilePath, model: Any, config: Configuration) -> None:
@@ -75,18 +75,6 @@ class _TorchSource:
         if not np.isfinite(values).all():
             raise FormatError(f"{self.path}: {name} holds values that are not finite")
         return values
-
-    def get(self, name: str) -> np.ndarray:
-        values = self.find(name)
-        if values is None:
-            raise FormatError(f"{self.path}: tensor {name} is missing")
-        return values
-
-    def tensor(self, name: str, size: int) -> np.ndarray:
-        values = self.get(name)
-        if values.size != size:
-            raise FormatError(f"{self.path}: tensor {name} has shape {values.shape}, needs {size} values in all")
-        return values.reshape(-1)
 
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
         return self.tensor(name, inputs * outputs).reshape(inputs, outputs) / sqrt(inputs)
