@@ -45,7 +45,10 @@ demo: $(VENV)/.installed
 
 test: test-cpp test-python
 
+# Configured again, since the tests run on every PJRT plugin that is there, and some came with the test tools.
 test-cpp: $(VENV)/.test
+	$(BIN)/cmake $(BUILD) > /dev/null
+	$(BIN)/cmake --build $(BUILD)
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
 test-python: $(VENV)/.test
