@@ -3,7 +3,7 @@
 
 Every frame of every model in tests/data, from both forms of its file:
 
-python benchmarks/accuracy.py
+python benchmarks/accuracy.py [MODEL ...]
 
 Energy in eV/atom, per-atom energy in eV, force in eV/Angstrom (float64) or as a fraction of the frame's largest force
 (float32), stress in eV/Angstrom^3. The references come from mace-torch for mace.model and from MACE-JAX for mace-jax/.
@@ -89,7 +89,7 @@ def worst(frames: list[Atoms], values: list[Values], relative: bool) -> list[flo
 def main() -> None:
     print(f"{'model':>8} {'form':>10} {'dtype':>8} {'through':>14} {'E/atom':>9} {'E_i':>9} {'force':>9} {'stress':>9}")
     with tempfile.TemporaryDirectory() as folder:
-        for model in ("sic", "bpa", "reduced"):
+        for model in sys.argv[1:] or ("sic", "bpa", "reduced"):
             for form, (source, reference) in FORMS.items():
                 # largest first, so that few sizes are compiled
                 frames = sorted(ase.io.read(DATA / model / reference, ":"), key=len, reverse=True)
