@@ -473,8 +473,9 @@ void PairStableMD::check_here(smd_status status) const {
 
 // Energies that are not finite come from atoms that are too close, mostly; the library knows rows, not atoms.
 void PairStableMD::check_result(smd_status status) const {
+  if (status != SMD_ERROR_EXECUTION) return check_here(status);
   const stablemd::ShortestEdge closest = graph_.shortest_edge();
-  if (status != SMD_ERROR_EXECUTION || closest.centre < 0) return check_here(status);
+  if (closest.centre < 0) return check_here(status);
   error->one(FLERR, fmt::format("pair_style stablemd: {}; the closest atoms are {} and {}, at {:.3g} {}{}",
                                 smd_last_error(), atom->tag[closest.centre], atom->tag[closest.neighbour],
                                 closest.length, model_info_.length_unit, here()));

@@ -178,19 +178,17 @@ def build_program(
     sizes = tracing_sets(layers, len(names) + 1 + 2)
 
     def exported(index: int) -> jax_export.Exported:
-        if like is None:
-            report(f"trace {index + 1}/{4 if index < 4 else len(sizes)} for {platform}")
+        report(f"trace {index + 1}/{4 if index < 4 else len(sizes)} for {platform}")
         return tracer.export(sizes[index], platform)
 
     if like is not None:
         # The last two sets serve no fit, so they show whether the other platform's template holds here too.
         report(f"compare with the program for {platform}")
-        probe = exported(3)
+        probe = tracer.export(sizes[3], platform)
         if program_text(probe) == instantiate(like.template, sizes[3].values()) and _kept(probe) == _all_arguments(
             like
         ):
             return like
-        like = None
     arguments: tuple[int, ...] | None = None
 
     def text(index: int) -> str:
