@@ -23,10 +23,11 @@ _runtimes_lock = threading.Lock()
 def shared_runtime(
     device: str = "cpu", plugin: str | None = None, threads: int = 0, cache: str | os.PathLike[str] | None = None
 ) -> Runtime:
-    """The runtime of this process for these options; created once, gone with its last model."""
+    """The runtime of this process for these options and this environment; created once, gone with its last model."""
     folder = None if cache is None else os.fspath(cache)
+    environment = tuple((name, value) for name, value in sorted(os.environ.items()) if name.startswith("STABLEMD_"))
     # A forked child must not use its parent's: the threads behind it do not exist there.
-    key = (os.getpid(), device, plugin, threads, folder)
+    key = (os.getpid(), environment, device, plugin, threads, folder)
     with _runtimes_lock:
         runtime = _runtimes.get(key)
         if runtime is None:

@@ -462,3 +462,13 @@ def test_numbers_of_threads_that_are_refused(bundles, threads):
 def test_options_of_a_wrong_type(bundles, options):
     with pytest.raises(ArgumentError, match="must be a"):
         StableMDCalculator(bundles("lennard_jones", "float64"), **options)
+
+
+def test_each_calculator_reads_the_environment_anew(bundles, rng, tmp_path, monkeypatch):
+    atoms, bundle = silicon_carbide(rng), bundles("embedded_atom")
+    calculators = []  # all kept, and their runtimes with them
+    for name in ("one", "two"):
+        monkeypatch.setenv("STABLEMD_CACHE", str(tmp_path / name))
+        calculators.append(StableMDCalculator(bundle))
+        calculators[-1].get_property("energy", atoms)
+        assert len(list((tmp_path / name).glob("*.exe"))) == 1
