@@ -103,6 +103,14 @@ def cli() -> None:
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
 @click.option("--head", metavar="NAME", help="Which head of a multi-head model to export.")
 @click.option("--elements", metavar="El ...", help="Export only these elements, e.g. --elements Si C.")
+@click.option(
+    "--kernels",
+    type=click.Choice(["xla", "oeq"]),
+    default="xla",
+    show_default=True,
+    help="Leave convolutions to XLA, or call OpenEquivariance's ops, compiled where the bundle runs.",
+)
+@click.option("--gpu", metavar="NAME", help="With --kernels oeq: the GPU that CUDA kernels are for, e.g. h200.")
 @click.option("--platforms", default="cpu,cuda", show_default=True, help="Write programs for these.")
 @click.option("--name", help="Name in the manifest; by default the model's own.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -112,6 +120,8 @@ def export(
     dtype: str,
     head: str | None,
     elements: str | None,
+    kernels: str,
+    gpu: str | None,
     platforms: str,
     name: str | None,
     quiet: bool,
@@ -125,7 +135,8 @@ def export(
 
     progress = _Progress(quiet)
     try:
-        potential = _load_model(model, output, head, _names(elements), progress)
+        choices = {"head": head, "elements": _names(elements), "kernels": kernels, "gpu": gpu}
+        potential = _load_model(model, output, choices, progress)
         options = {"name": name} if name is not None else {}
         summary = export_potential(
             potential,
@@ -140,7 +151,7 @@ def export(
     _print_summary(summary)
 
 
-def _load_model(model: Path, output: Path, head: str | None, elements: list[str] | None, progress: _Progress) -> Any:
+def _load_model(model: Path, output: Path, choices: dict[str, Any], progress: _Progress) -> Any:
     if not model.exists():
         raise ArgumentError(f"there is no model {model}; give a MACE-JAX folder or a mace-torch .model file")
     if output.exists() and output.resolve() == model.resolve():
@@ -150,7 +161,7 @@ def _load_model(model: Path, output: Path, head: str | None, elements: list[str]
     progress(f"load {model}")
     from .mace import load
 
-    return load(model, head=head, elements=elements)
+    return load(model, **choices)
 
 
 def _print_summary(summary: Any) -> None:

@@ -69,7 +69,13 @@ def export_potential(potential: Potential, path: str | os.PathLike[str], **optio
         elements=potential.elements,
         atomic_energies=potential.atomic_energies,
         units={"energy": potential.energy_unit, "length": potential.length_unit},
-        **{"name": potential.name, "source": potential.source, **options},
+        **{
+            "name": potential.name,
+            "source": potential.source,
+            "platform_energy_fns": potential.platform_energy_fns,
+            "targets": potential.targets,
+            **options,
+        },
     )
 
 
@@ -87,6 +93,7 @@ def export_model(
     dtype: str = "float32",
     platforms: Sequence[str] = ("cpu", "cuda"),
     reference: Any = None,
+    platform_energy_fns: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     targets: Sequence[str] = (),
     source: Mapping[str, Any] | None = None,
     verify: bool = True,
@@ -119,8 +126,11 @@ def export_model(
     reference
         ``ase.Atoms`` whose energy and forces are stored for ``stablemd check``; by default a small crystal made up from
         ``elements``.
+    platform_energy_fns
+        By platform, a function to make the program from instead of ``energy_fn``: one that computes the same by way of
+        custom calls. Reference values are always ``energy_fn``'s, so the native verification compares the two.
     targets
-        Names of the FFI custom calls that ``energy_fn`` makes.
+        Names of the FFI custom calls that these functions make.
     source
         Free, JSON-able notes for the manifest.
     verify
@@ -148,9 +158,11 @@ def export_model(
     weight_names, weights, unflatten = _flatten_weights(params, real)
 
     with x64(real):
-        tracer = Tracer(energy_fn, unflatten, weights, real, targets)
         programs: dict[str, Program] = {}
+        tracers: dict[Callable, Tracer] = {}
         for platform in platform_names:
+            function = (platform_energy_fns or {}).get(platform, energy_fn)
+            tracer = tracers.setdefault(function, Tracer(function, unflatten, weights, real, targets))
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
     called = tuple(sorted({target for program in programs.values() for target in program.targets}))

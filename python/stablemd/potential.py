@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,4 +30,7 @@ class Potential:
     name: str = ""
     energy_unit: str = "eV"
     length_unit: str = "Angstrom"
+    #: by platform, what its program is made from instead of ``energy_fn``: the same function by way of custom calls
+    platform_energy_fns: Mapping[str, Callable[[Any, Graph], Any]] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()  #: names of the custom calls that these functions make
     source: dict[str, Any] = field(default_factory=dict)  #: free text for the manifest: kind of file, head, options

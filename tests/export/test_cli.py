@@ -101,7 +101,7 @@ def test_lists_of_elements(tmp_path, model, monkeypatch, arguments, elements, la
     monkeypatch.setattr(stablemd.mace, "load", load)
     rest = [model, "-o", tmp_path / "out.safetensors", "--head", "dft", "-q"]
     assert error("export", *(rest + arguments if last else arguments + rest)) == "Error: enough"
-    assert asked == {"path": model, "head": "dft", "elements": elements}
+    assert asked == {"path": model, "head": "dft", "elements": elements, "kernels": "xla", "gpu": None}
 
 
 def test_check_finds_a_changed_weight(tmp_path, bundles):
@@ -152,7 +152,7 @@ def test_export_mistakes(tmp_path, model):
 def test_errors_of_a_loader_are_one_line(tmp_path, model, monkeypatch):
     import stablemd.mace
 
-    def refuse(path, head=None, elements=None):
+    def refuse(path, **choices):
         raise StableMDError(f"{path} has no head 'x';\n it has: a, b")
 
     monkeypatch.setattr(stablemd.mace, "load", refuse)

@@ -208,8 +208,13 @@ def _next_inputs(
     return sent, skip
 
 
-def energy_function(model: Description) -> Callable[[Params, Graph], Any]:
-    """``f(params, graph)``: energy of each of the ``graph.rows[-1]`` leading rows without atomic energies."""
+def energy_function(
+    model: Description, convolution: Callable[..., Callable[..., list[Any]]] = convolution
+) -> Callable[[Params, Graph], Any]:
+    """``f(params, graph)``: energy of each of the ``graph.rows[-1]`` leading rows without atomic energies.
+
+    ``convolution``: how messages are made and summed, :func:`._convolution.convolution` or one like it.
+    """
     channels, elements, last = model.channels, len(model.atomic_numbers), len(model.layers) - 1
 
     def energy(params: Params, graph: Graph) -> Any:

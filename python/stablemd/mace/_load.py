@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
 from .._errors import ArgumentError, MissingFileError
+from ..graph import Graph
 from ..potential import Potential
 from . import _jax_directory
 from ._description import Description, Layer
 from ._evaluate import energy_function, parameters
 
 
-def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequence[str] | None = None) -> Potential:
+def load(
+    path: str | PathLike[str],
+    *,
+    head: str | None = None,
+    elements: Sequence[str] | None = None,
+    kernels: Literal["xla", "oeq"] = "xla",
+    gpu: str | None = None,
+) -> Potential:
     """Load a trained MACE.
 
     ``path`` is a MACE-JAX directory (``config.json`` and ``params.msgpack``) or a mace-torch ``.model`` file. The
@@ -27,6 +37,10 @@ def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequen
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
     weights of all others.
+
+    ``kernels``: "xla" leaves everything to XLA; "oeq" makes the convolutions custom calls of OpenEquivariance's ops,
+    which ``liboeq_native`` implements: for the CPU always, for CUDA if ``gpu`` names the GPU (such as "h200") that the
+    stored kernels are made for, which needs the package ``openequivariance``.
 
     Energies are in eV and lengths in Angstrom. Raises ``ValueError`` for a model that cannot be evaluated, a damaged
     file, an unknown head or element, and ``FileNotFoundError``.
@@ -45,6 +59,7 @@ def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequen
     if elements is not None:
         description = _with_elements(description, elements, str(where))
     symbols = tuple(chemical_symbols[number] for number in description.atomic_numbers)
+    platform_energy_fns, targets = _with_kernels(description, kernels, gpu)
     return Potential(
         energy_fn=energy_function(description),
         params=parameters(description),
@@ -53,8 +68,32 @@ def load(path: str | PathLike[str], *, head: str | None = None, elements: Sequen
         elements=symbols,
         atomic_energies=description.atomic_energies,
         name=where.name,
-        source={"kind": kind, "file": where.name, "head": chosen},
+        platform_energy_fns=platform_energy_fns,
+        targets=targets,
+        source={"kind": kind, "file": where.name, "head": chosen, "kernels": kernels},
     )
+
+
+def _with_kernels(
+    description: Description, kernels: str, gpu: str | None
+) -> tuple[dict[str, Callable[[Any, Graph], Any]], tuple[str, ...]]:
+    """Functions by platform and the targets of their custom calls."""
+    if kernels not in ("xla", "oeq"):
+        raise ArgumentError(f"kernels must be 'xla' or 'oeq', got {kernels!r}")
+    if gpu is not None and kernels != "oeq":
+        raise ArgumentError("gpu names the device of OpenEquivariance's kernels; it needs kernels='oeq'")
+    if kernels == "xla":
+        return {}, ()
+    from ..oeq import DEVICES, TARGETS
+    from ._oeq_convolution import oeq_convolution
+
+    if gpu is not None and gpu not in DEVICES:
+        raise ArgumentError(f"gpu = {gpu!r} is not known; known are {', '.join(DEVICES)}")
+    devices = {"cpu": None} if gpu is None else {"cpu": None, "cuda": gpu}
+    return {
+        platform: energy_function(description, partial(oeq_convolution, gpu=device))
+        for platform, device in devices.items()
+    }, TARGETS
 
 
 def _with_elements(description: Description, elements: Sequence[str], where: str) -> Description:
