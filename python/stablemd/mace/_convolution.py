@@ -130,13 +130,18 @@ def _pad(array: Any, value: Any) -> Any:
     return jnp.concatenate([array, tail])
 
 
-def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..., Any], initial: Any) -> Any:
-    """Run ``body(start, vectors, centers, neighbors, state)`` for every block.
+def padded_edges(edges: EdgeList, vectors: Any, cutoff: float) -> tuple[Any, Any, Any]:
+    """Centres, neighbours, vectors with a block more, which joins the last row to itself from beyond the cutoff.
 
-    What pads the last block joins the last row to itself by a vector beyond the cutoff, so it adds nothing.
+    So it adds nothing.
     """
     centers, neighbors = _pad(edges.centers, edges.rows - 1), _pad(edges.neighbors, edges.rows - 1)
-    vectors = _pad(vectors, np.array([1.01 * cutoff, 0.0, 0.0]))
+    return centers, neighbors, _pad(vectors, np.array([1.01 * cutoff, 0.0, 0.0]))
+
+
+def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..., Any], initial: Any) -> Any:
+    """Run ``body(start, vectors, centers, neighbors, state)`` for every block."""
+    centers, neighbors, vectors = padded_edges(edges, vectors, cutoff)
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
         start, rest = state

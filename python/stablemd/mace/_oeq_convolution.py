@@ -8,14 +8,15 @@ the centres without ever writing a message to memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..oeq import Instruction, Irreps, Problem, TensorProductConv, real_clebsch_gordan
-from ._convolution import EdgeList, Params, _geometry, _radial
+from ._convolution import BLOCK, EdgeList, Params, _geometry, _radial, padded_edges
 from ._description import Description, Layer, Path
 
 
@@ -50,6 +51,45 @@ def _problem(layer: Layer, model: Description, dtype: str) -> Problem:
     )
 
 
+def _edge_inputs(model: Description, radial: Params, bessel: Any, count: int) -> Callable[[Any], tuple[Any, Any]]:
+    """``f(vectors)``: harmonics [edges, (max_ell+1)^2] and radial weights [edges, paths * channels].
+
+    ``vectors`` are ``count`` and a block more, and so are the results. Block by block, and the gradient computes each
+    block again, so that what lies between never leaves the cache.
+    """
+
+    def of_block(vectors: Any) -> tuple[Any, Any]:
+        harmonics, basis = _geometry(model, bessel, vectors)
+        return harmonics, _radial(radial, basis)
+
+    def over_blocks(body: Callable[[Any], Any], widths: Any, dtype: Any) -> Any:
+        def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
+            start, written = state
+            write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+            return start + BLOCK, jax.tree.map(write, written, body(start))
+
+        room = jax.tree.map(lambda width: jnp.zeros((count + BLOCK, width), dtype), widths)
+        return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), room))[1]
+
+    def take(array: Any, start: Any) -> Any:
+        return jax.lax.dynamic_slice_in_dim(array, start, BLOCK)
+
+    @jax.custom_vjp
+    def inputs(vectors: Any) -> tuple[Any, Any]:
+        widths = jax.tree.map(lambda array: array.shape[1], jax.eval_shape(of_block, vectors))
+        return over_blocks(lambda start: of_block(take(vectors, start)), widths, vectors.dtype)
+
+    def backward(vectors: Any, gradients: tuple[Any, Any]) -> tuple[Any]:
+        def body(start: Any) -> Any:
+            incoming = tuple(take(gradient, start) for gradient in gradients)
+            return jax.vjp(of_block, take(vectors, start))[1](incoming)[0]
+
+        return (over_blocks(body, 3, vectors.dtype),)
+
+    inputs.defvjp(lambda vectors: (inputs(vectors), vectors), backward)
+    return inputs
+
+
 @cache
 def _operator(problem: Problem, gpu: str | None) -> TensorProductConv:
     return TensorProductConv(problem, gpu=gpu)
@@ -68,10 +108,11 @@ def oeq_convolution(
     """As :func:`._convolution.convolution`. ``gpu``: whose CUDA kernels the calls carry; None: for the CPU only."""
 
     def summed(vectors: Any, features: dict[int, Any]) -> list[Any]:
-        harmonics, basis = _geometry(model, bessel, vectors)
+        centers, neighbors, vectors = padded_edges(edges, vectors, model.cutoff)
+        harmonics, weights = _edge_inputs(model, radial, bessel, edges.count)(vectors)
         product = _operator(_problem(layer, model, vectors.dtype.name), gpu)
         sent = [features[ell].reshape(features[ell].shape[0], -1) for ell in sorted(features)]
-        sums = product(jnp.concatenate(sent, axis=1), harmonics, _radial(radial, basis), edges.centers, edges.neighbors)
+        sums = product(jnp.concatenate(sent, axis=1), harmonics, weights, centers, neighbors)
         widths = [(2 * path.out + 1) * model.channels for path in layer.paths]
         # The op computes a row for each row that sends; those from edges.rows on receive nothing.
         parts = jnp.split(sums[: edges.rows], np.cumsum(widths)[:-1], axis=1)
