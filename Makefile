@@ -1,5 +1,6 @@
 # make demo    set everything up in .venv, then run the main job: export a trained MACE, LAMMPS on one rank and on two
 # make test    set everything up, then run every test
+# make test-cuda, test-asan, test-tsan    what takes larger downloads or other builds
 # make check   ruff and clang-format, changing nothing
 # make format  ruff and clang-format, in place
 # Needs: Python >= 3.11 with venv, g++ with C++17. Everything else comes from PyPI.
@@ -9,13 +10,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD := build/dev
-OEQ_BUILD := build/oeq
 
-NATIVE := $(shell find CMakeLists.txt cmake connector lammps_plugin python tests/connector \
-            \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' \) 2>/dev/null)
+NATIVE := $(shell find CMakeLists.txt cmake connector oeq_native lammps_plugin python tests/connector tests/oeq tests/oeq_native \
+            \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' \) \
+            2>/dev/null)
 CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-asan test-oeq bench bench-compile check format clean
+# OpenEquivariance's sources, for tests against the real thing
+SDIST := $(VENV)/openequivariance_extjax-0.7.0.tar.gz
+CUDA := build/cuda
+
+.PHONY: demo test test-cpp test-python test-cuda test-asan test-tsan bench bench-compile check format clean
 
 # ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
 $(BIN)/python:
@@ -37,6 +42,14 @@ $(VENV)/.installed: $(VENV)/.build $(NATIVE)
 $(VENV)/.test: $(VENV)/.installed
 	@echo "Installing test tools, torch among them, from PyPI ..."
 	$(PIP) install -q --group test
+	$(PIP) install -q --no-deps -C wheel.cmake=false openequivariance==0.7.0  # its Python part
+	$(PIP) download -q --no-deps --no-binary :all: --no-build-isolation -d $(VENV) openequivariance-extjax==0.7.0
+	touch $@
+
+# A PJRT plugin for CUDA, in a folder of its own: among JAX's packages it would take JAX over.
+$(CUDA)/.installed: $(VENV)/.test
+	@echo "Installing a PJRT plugin for CUDA (135 MB) ..."
+	$(PIP) install -q --no-deps --upgrade --target $(CUDA) jax-cuda13-pjrt==0.12.0.1
 	touch $@
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -52,35 +65,38 @@ test-cpp: $(VENV)/.test
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
 test-python: $(VENV)/.test
-	$(BIN)/python -m pytest
+	OEQ_EXTJAX_SDIST=$(SDIST) $(BIN)/python -m pytest
 
-# The C API tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Providers on the CUDA plugin; needs no GPU.
+test-cuda: $(CUDA)/.installed
+	OEQ_EXTJAX_SDIST=$(SDIST) OEQ_CUDA_PACKAGES=$(CUDA) $(BIN)/python -m pytest tests/oeq_native/test_upstream_provider.py
+
+SANITIZED := -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSTABLEMD_LAMMPS=OFF
+
+# Every C++ test under AddressSanitizer and UndefinedBehaviorSanitizer.
 test-asan: $(VENV)/.test
-	$(BIN)/cmake -S . -B build/asan -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSTABLEMD_SANITIZE=address,undefined -DSTABLEMD_LAMMPS=OFF
+	$(BIN)/cmake -S . -B build/asan $(SANITIZED) -DSTABLEMD_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/asan
 	$(BIN)/ctest --test-dir build/asan --output-on-failure
+
+# What compiles kernels with several threads, under ThreadSanitizer.
+test-tsan: $(VENV)/.test
+	$(BIN)/cmake -S . -B build/tsan $(SANITIZED) -DSTABLEMD_SANITIZE=thread
+	$(BIN)/cmake --build build/tsan --target oeq_native_tests
+	$(BIN)/ctest --test-dir build/tsan --output-on-failure -R oeq_native
 
 # Every figure of benchmarks/RESULTS.md (about an hour on two cores).
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run_all.py
 
-# oeq_native is in development: nothing uses it yet, and only these two build it.
-$(VENV)/.oeq: $(VENV)/.test $(shell find oeq_native tests/oeq tests/oeq_native benchmarks/compile -name '*.cc' -o -name '*.h' 2>/dev/null)
-	$(PIP) install -q --no-build-isolation -C build-dir=$(OEQ_BUILD) -C cmake.define.STABLEMD_TESTS=ON \
-	  -C cmake.define.STABLEMD_OEQ=ON -e .
-	touch $@
-
-test-oeq: $(VENV)/.oeq
-	$(BIN)/ctest --test-dir $(OEQ_BUILD) --output-on-failure -R oeq
-	$(BIN)/python -m pytest tests/oeq tests/oeq_native
-
-# Cost of a call, and compilation by several workers; CUDA's part needs nvidia-cuda-nvrtc and openequivariance.
-bench-compile: $(VENV)/.oeq
-	$(OEQ_BUILD)/benchmarks/compile/oeq_bench_dispatch \
+# Cost of a call, and compilation by one worker and by several.
+bench-compile: $(VENV)/.test
+	$(BIN)/cmake --build $(BUILD) --target oeq_bench_dispatch oeq_compile_kernels oeq_toy_provider oeq_native
+	$(BUILD)/benchmarks/compile/oeq_bench_dispatch \
 	  $$($(BIN)/python -c 'import lammps_jax_pjrt_cpu as p; print(p.__path__[0])')/pjrt_c_api_cpu_plugin.so \
-	  $(OEQ_BUILD)/tests/oeq_native/liboeq_toy_provider.so
-	$(BIN)/python benchmarks/compile/bench_compile.py --build $(OEQ_BUILD)
+	  $(BUILD)/tests/oeq_native/liboeq_toy_provider.so
+	$(BIN)/python benchmarks/compile/bench_compile.py --build $(BUILD)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

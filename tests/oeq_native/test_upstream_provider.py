@@ -1,7 +1,8 @@
 """OpenEquivariance's own provider, and ours, through the connector's provider loader, without a GPU.
 
-The sources come from the sdist of openequivariance-extjax 0.7.0 on PyPI ($OEQ_EXTJAX_SDIST: a downloaded one); the CUDA
-headers from nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-nvrtc; CUDA's libraries are replaced by stubs.
+$OEQ_EXTJAX_SDIST is the sdist of openequivariance-extjax 0.7.0, which `make test` downloads. CUDA's headers come from
+nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-nvrtc; CUDA's libraries are replaced by stubs. The PJRT plugin for
+CUDA lies in $OEQ_CUDA_PACKAGES, which `make test-cuda` sets up.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -22,10 +22,7 @@ TARGETS = [f"{family}_{order}" for family in ("tp", "conv") for order in ("forwa
 
 def package_file(module: str, path: str) -> Path:
     """A file of an installed package; skips the test where there is none."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
+    spec = importlib.util.find_spec(module)
     for folder in spec.submodule_search_locations if spec else []:
         if (found := Path(folder) / path).exists():
             return found
@@ -64,7 +61,10 @@ def cpu_plugin() -> Path:
 
 @pytest.fixture(scope="session")
 def cuda_plugin() -> Path:
-    return package_file("jax_plugins", "xla_cuda13/xla_cuda_plugin.so")
+    packages = os.environ.get("OEQ_CUDA_PACKAGES")
+    if packages is None:
+        pytest.skip("needs a PJRT plugin for CUDA: make test-cuda")
+    return Path(packages, "jax_plugins/xla_cuda13/xla_cuda_plugin.so").resolve(strict=True)
 
 
 @pytest.fixture(scope="session")
@@ -72,11 +72,7 @@ def upstream_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     sdist = os.environ.get("OEQ_EXTJAX_SDIST")
     if sdist is None:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-        command += ["--no-build-isolation", "-d", str(folder), "openequivariance-extjax==0.7.0"]
-        if subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("the sdist of openequivariance-extjax 0.7.0 cannot be had")
-        sdist = str(next(folder.glob("*.tar.gz")))
+        pytest.skip("OEQ_EXTJAX_SDIST is not set: make test")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     return next(folder.glob("openequivariance_extjax-*/src"))
