@@ -45,13 +45,14 @@ def environment(**settings: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", **settings}
 
 
-def bundle(model: str, dtype: str) -> Path:
+def bundle(model: str, dtype: str, kernels: str = "xla") -> Path:
     """Export tests/data/<model>/mace-jax unless it is there already."""
     WORK.mkdir(parents=True, exist_ok=True)
-    target = WORK / f"{model}-{dtype}.safetensors"
+    target = WORK / f"{model}-{dtype}-{kernels}.safetensors"
     if not target.exists():
         source = ROOT / "tests" / "data" / model / "mace-jax"
-        subprocess.run([BIN / "stablemd", "export", source, "-o", target, "--dtype", dtype], check=True)
+        options = ["--dtype", dtype, "--kernels", kernels]
+        subprocess.run([BIN / "stablemd", "export", source, "-o", target, *options], check=True)
     return target
 
 
@@ -68,4 +69,4 @@ def lammps(script: Path, *, ranks: int = 1, variables: dict[str, object] | None 
     if done.returncode:
         sys.exit(f"benchmark: {' '.join(map(str, words))} failed:\n{(done.stdout + done.stderr)[-3000:]}")
     tables = [{key: np.array(values) for key, values in run.items()} for run in LogFile(str(log)).runs]
-    return Run(seconds, done.stdout, tables)
+    return Run(seconds, done.stdout + done.stderr, tables)

@@ -35,15 +35,16 @@ DATA = Path(__file__).parents[1] / "data"
 
 @pytest.fixture(scope="session")
 def mace_bundle(tmp_path_factory):
-    """mace_bundle("sic", "float32"): path of the bundle of a trained model of tests/data, from its MACE-JAX form."""
+    """mace_bundle("sic", "float32", "oeq"): path of the bundle of a trained model of tests/data, from MACE-JAX."""
     from stablemd import export_potential, mace
 
     folder = tmp_path_factory.mktemp("mace")
 
     @cache
-    def make(model, dtype="float64"):
-        path = folder / f"{model}-{dtype}.safetensors"
-        export_potential(mace.load(DATA / model / "mace-jax"), path, dtype=dtype, platforms=("cpu",))
+    def make(model, dtype="float64", kernels="xla"):
+        path = folder / f"{model}-{dtype}-{kernels}.safetensors"
+        potential = mace.load(DATA / model / "mace-jax", kernels=kernels)
+        export_potential(potential, path, dtype=dtype, platforms=("cpu",))
         return path
 
     return make

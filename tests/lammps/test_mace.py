@@ -10,7 +10,7 @@ import ase.io
 import numpy as np
 import pytest
 from jax_reference import evaluate_in_jax
-from lammps_runner import Setup, evaluate
+from lammps_runner import Setup, evaluate, run_lammps
 from stablemd import StableMDCalculator, mace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -75,6 +75,20 @@ def test_two_ranks(mace_bundle, tmp_path, model, dtype, options, kinds):
     assert len(chosen) == len(kinds)
     for atoms, ours in zip(chosen, evaluate(setup, chosen, tmp_path), strict=True):
         assert_reference(ours, atoms, dtype)
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_kernels_of_openequivariance(mace_bundle, tmp_path, options):
+    """Their second process finds program and kernels on disk."""
+    chosen = frames("sic", ("primitive", "slab"), 1)
+    caches = {"STABLEMD_CACHE": str(tmp_path / "programs"), "OEQ_CACHE": str(tmp_path / "kernels"), "OEQ_VERBOSE": "1"}
+    setup = Setup(mace_bundle("sic", "float64", "oeq"), ELEMENTS["sic"], environment=caches, **options)
+    for atoms, ours in zip(chosen, evaluate(setup, chosen, tmp_path), strict=True):
+        assert_reference(ours, atoms, "float64")
+    script = (tmp_path / "in.lammps").read_text().splitlines()
+    again = run_lammps(tmp_path, script, setup.ranks, caches)
+    assert again.code == 0 and again.count("compilations") == 0
+    assert "oeq_native] convolution" in again.output and "compiled in" not in again.output
 
 
 @pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
