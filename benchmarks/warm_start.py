@@ -3,7 +3,7 @@
 
 python benchmarks/warm_start.py
 
-Wall time of the whole `lmp` process of examples/sic/in.nve with `run 0`, first with empty caches, then with filled ones.
+Wall time of the whole `lmp` process of examples/sic/in.nve with `run 0`, with empty caches, then with filled ones.
 With the kernels of OpenEquivariance, also with either cache alone empty, since kernels compile while XLA does.
 """
 
