@@ -3,9 +3,12 @@
     python benchmarks/compile/bench_compile.py --build build/dev
 
 CPU: one executable with eight convolutions, compiled and run once through a PJRT plugin. NVRTC: the same eight
-problems' CUDA source (needs the packages openequivariance and nvidia-cuda-nvrtc, no GPU) for two architectures. Every
-figure is the median of `--repeats` fresh processes, schemes in turn. The last line sums up, for NVRTC the worse of the
-architectures; a part that cannot run here is "nan".
+problems' CUDA source for two architectures, through the handlers' stages on a stand-in for the GPU (needs the packages
+openequivariance and nvidia-cuda-nvrtc). Every run is a process of its own, with caches off. All schemes are run in
+turn, several times, and the best of each counts: what other jobs on the machine do can only make a run slower. Where it
+may, the benchmark asks for real-time priority, so that they do not get in its way at all.
+
+The last line sums up, for NVRTC the worse of the architectures; a part that cannot run here is "nan".
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ import importlib.util
 import itertools
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stablemd.oeq import make_kernel, make_problem
@@ -58,41 +61,51 @@ def write_payloads(folder: Path, gpu: str | None) -> list[Path]:
     return paths
 
 
-def measure(program: Path, arguments: list[str], environment: dict[str, str]) -> float:
-    result = subprocess.run(
-        [program, *arguments], env={**os.environ, "OEQ_CACHE": "off", **environment}, capture_output=True, text=True
-    )
-    if result.returncode != 0:
-        sys.exit(f"{program.name} {' '.join(arguments[:3])}: {result.stderr.strip()}")
-    return float(result.stdout.split()[-1])
+@dataclass
+class Scheme:
+    """One way to compile the kernels, and the seconds that it took."""
+
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+
+    def run(self, program: Path) -> None:
+        environment = {**os.environ, "OEQ_CACHE": "off", **self.environment}
+        result = subprocess.run([program, *self.arguments], env=environment, capture_output=True, text=True)
+        if result.returncode != 0:
+            sys.exit(f"{program.name} {' '.join(self.arguments[:3])}: {result.stderr.strip()}")
+        self.seconds.append(float(result.stdout.split()[-1]))
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
 
 
-def medians(schemes: dict[str, tuple[list[str], dict[str, str]]], program: Path, repeats: int) -> dict[str, float]:
-    """Median seconds of each scheme; rounds of all schemes, so that a slow minute hits each of them alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in schemes}
-    for _ in range(repeats):
-        for name, (arguments, environment) in schemes.items():
-            seconds[name].append(measure(program, arguments, environment))
-    return {name: statistics.median(values) for name, values in seconds.items()}
+def with_workers(arguments: list[str], workers: list[int], **environment: str) -> dict[str, Scheme]:
+    return {
+        f"{n} worker{'s' if n > 1 else ''}": Scheme(arguments, {**environment, "OEQ_COMPILE_THREADS": str(n)})
+        for n in workers
+    }
 
 
-def report(title: str, seconds: dict[str, float]) -> None:
-    base = next(iter(seconds.values()))
+def measure(title: str, schemes: dict[str, Scheme], program: Path, rounds: int) -> None:
+    """Runs all schemes in turn and prints the best of each."""
+    for _ in range(rounds):
+        for scheme in schemes.values():
+            scheme.run(program)
+    base = next(iter(schemes.values())).best
     print(title)
-    for name, value in seconds.items():
-        print(f"  {name:<32} {value:8.2f} s {base / value:6.2f}x")
+    for name, scheme in schemes.items():
+        times = " ".join(f"{seconds:.2f}" for seconds in sorted(scheme.seconds))
+        print(f"  {name:<26}{scheme.best:8.2f} s  x{base / scheme.best:.2f}   (of {times})")
     print(flush=True)
 
 
-def bench_cpu(program: Path, plugin: str, provider: Path, workers: list[int], folder: Path, repeats: int) -> float:
+def bench_cpu(program: Path, provider: Path, workers: list[int], folder: Path, rounds: int) -> float:
     files = [str(path) for path in write_payloads(folder, None)]
-    schemes = {
-        f"{n} worker{'s' if n > 1 else ''}": (["xla", plugin, str(provider), *files], {"OEQ_COMPILE_THREADS": str(n)})
-        for n in workers
-    }
-    seconds = medians(schemes, program, repeats)
-    report(f"CPU: {KERNELS} kernels through one executable", seconds)
-    return seconds["1 worker"] / seconds["2 workers"]
+    schemes = with_workers(["xla", cpu_plugin(), str(provider), *files], workers)
+    measure(f"CPU: {KERNELS} kernels through one executable", schemes, program, rounds)
+    return schemes["1 worker"].best / schemes["2 workers"].best
 
 
 def nvrtc_path() -> str:
@@ -107,19 +120,17 @@ def nvrtc_path() -> str:
     raise ImportError("no NVRTC: pip install nvidia-cuda-nvrtc, or set OEQ_NVRTC")
 
 
-def bench_nvrtc(program: Path, workers: list[int], folder: Path, repeats: int) -> tuple[float, float]:
-    nvrtc = {"OEQ_NVRTC": nvrtc_path()}
+def bench_nvrtc(program: Path, workers: list[int], folder: Path, rounds: int) -> tuple[float, float]:
+    nvrtc = nvrtc_path()
     files = [str(path) for path in write_payloads(folder, "h200")]
     two_workers, vs_mutex = [], []
     for architecture in ARCHITECTURES:
-        schemes: dict[str, tuple[list[str], dict[str, str]]] = {
-            f"{n} worker{'s' if n > 1 else ''}": (["nvrtc", str(n), architecture, *files], nvrtc) for n in workers
-        }
-        schemes["one mutex, split-compile"] = (["mutex", str(max(workers)), architecture, *files], nvrtc)
-        seconds = medians(schemes, program, repeats)
-        report(f"NVRTC, {architecture}: {KERNELS} kernels", seconds)
-        two_workers.append(seconds["1 worker"] / seconds["2 workers"])
-        vs_mutex.append(seconds["one mutex, split-compile"] / seconds["2 workers"])
+        schemes = with_workers(["nvrtc", architecture, *files], workers, OEQ_NVRTC=nvrtc)
+        mutex = schemes["one mutex, split-compile"] = Scheme(["mutex", architecture, *files], {"OEQ_NVRTC": nvrtc})
+        measure(f"NVRTC, {architecture}: {KERNELS} kernels", schemes, program, rounds)
+        two = schemes["2 workers"].best
+        two_workers.append(schemes["1 worker"].best / two)
+        vs_mutex.append(mutex.best / two)
     return min(two_workers), min(vs_mutex)
 
 
@@ -129,23 +140,32 @@ def cpu_plugin() -> str:
     return str(Path(lammps_jax_pjrt_cpu.__file__).parent / "pjrt_c_api_cpu_plugin.so")
 
 
+def ask_for_priority() -> str:
+    """Real-time priority for this process and those it starts; returns whether it was granted, in words."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        return "with ordinary priority"
+    return "with real-time priority"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="CMake's build folder")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     program = options.build / "benchmarks/compile/oeq_compile_kernels"
     provider = options.build / "oeq_native/liboeq_native.so"
     cores = len(os.sched_getaffinity(0))
     workers = sorted({1, 2} | {n for n in (4, 8, 16) if n <= cores})
-    print(f"{cores} cores, median of {options.repeats}\n")
+    print(f"{cores} cores, best of {options.rounds} runs {ask_for_priority()}\n")
 
     nvrtc_two = nvrtc_mutex = math.nan
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cpu_two = bench_cpu(program, cpu_plugin(), provider.resolve(), workers, folder, options.repeats)
+        cpu_two = bench_cpu(program, provider.resolve(), workers, folder, options.rounds)
         try:
-            nvrtc_two, nvrtc_mutex = bench_nvrtc(program, workers, folder, options.repeats)
+            nvrtc_two, nvrtc_mutex = bench_nvrtc(program, workers, folder, options.rounds)
         except ImportError as error:
             print(f"NVRTC: not measured: {error}\n")
     print(f"cpu_two_workers={cpu_two:.2f} nvrtc_two_workers={nvrtc_two:.2f} nvrtc_vs_mutex={nvrtc_mutex:.2f}")

@@ -18,9 +18,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr int kCalls = 100;     // in one program
-constexpr int kRepeats = 2000;  // of the program
-constexpr int kRounds = 5;      // the best counts
+constexpr int kCallSites[] = {100, 1000};  // in one program
+constexpr int kCallsPerRound = 100000;
+constexpr int kRounds = 15;  // the best counts
 
 ffi::Error nothing(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
@@ -61,29 +61,40 @@ const std::vector<Op> kOps = {
          ", " + kWorkspace + ", " + kDummy + ") -> (" + kX + ", " + kY + ", " + kW + ", " + kZ + ")"},
 };
 
-/// A program of kCalls equal calls; returns one of its parameters.
-std::string program(const std::string &target, const Op &op) {
+/// A program of equal calls; returns one of its parameters.
+std::string program(const std::string &target, const Op &op, int call_sites) {
   std::string body;
-  for (int i = 0; i < kCalls; ++i) {
+  for (int i = 0; i < call_sites; ++i) {
     const std::string results = op.type.find("-> (") == std::string::npos ? "" : ":4";
     body += programs::call("%c" + std::to_string(i) + results, target, op.operands, op.type, kPayload, 7);
   }
   return programs::module(kParameters, kX, body, "%x");
 }
 
-/// Microseconds per call, the best of several rounds.
+/// Microseconds per call.
 double time_per_call(const pjrt::Client &client, const pjrt::Executable &executable,
-                     const std::vector<PJRT_Buffer *> &arguments) {
-  double best = 1e30;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      for (PJRT_Buffer *result : executable.run(arguments)) client.free(result);
-    }
-    const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
-    best = std::min(best, spent.count() / (kRepeats * kCalls));
+                     const std::vector<PJRT_Buffer *> &arguments, int call_sites) {
+  const int repeats = kCallsPerRound / call_sites;
+  const auto start = std::chrono::steady_clock::now();
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    for (PJRT_Buffer *result : executable.run(arguments)) client.free(result);
   }
-  return best;
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+  return spent.count() / (repeats * call_sites);
+}
+
+/// Measures one op; returns the overhead in microseconds. Rounds of both in turn, so that a slow moment hits both.
+double measure(const pjrt::Client &client, const Op &op, int call_sites, const std::vector<PJRT_Buffer *> &arguments) {
+  const pjrt::Executable empty(client, program("empty", op, call_sites), 1);
+  const pjrt::Executable oeq(client, program(op.target, op, call_sites), 1);
+  double empty_time = 1e30, op_time = 1e30;
+  for (int round = 0; round < kRounds; ++round) {
+    empty_time = std::min(empty_time, time_per_call(client, empty, arguments, call_sites));
+    op_time = std::min(op_time, time_per_call(client, oeq, arguments, call_sites));
+  }
+  const double overhead = op_time - empty_time;
+  std::printf("%-22s %10d %14.3f %14.3f %14.3f\n", op.target, call_sites, empty_time, op_time, overhead);
+  return overhead;
 }
 
 }  // namespace
@@ -106,15 +117,10 @@ int main(int argc, char **argv) {
       upload({6, 2}, PJRT_Buffer_Type_F32), upload({2, 5}, PJRT_Buffer_Type_F32), upload({6}, PJRT_Buffer_Type_S32),
       upload({1}, PJRT_Buffer_Type_U8),     upload({1}, PJRT_Buffer_Type_S32)};
 
-  std::printf("%-22s %14s %14s %14s\n", "us per call", "empty handler", "op", "overhead");
+  std::printf("%-22s %10s %14s %14s %14s\n", "us per call", "call sites", "empty handler", "op", "overhead");
   double worst = 0;
-  for (const Op &op : kOps) {
-    const pjrt::Executable empty(client, program("empty", op), 1);
-    const pjrt::Executable oeq(client, program(op.target, op), 1);
-    const double empty_time = time_per_call(client, empty, arguments);
-    const double op_time = time_per_call(client, oeq, arguments);
-    std::printf("%-22s %14.3f %14.3f %14.3f\n", op.target, empty_time, op_time, op_time - empty_time);
-    worst = std::max(worst, op_time - empty_time);
+  for (const int call_sites : kCallSites) {
+    for (const Op &op : kOps) worst = std::max(worst, measure(client, op, call_sites, arguments));
   }
   for (PJRT_Buffer *argument : arguments) client.free(argument);
   std::printf("dispatch_overhead_us=%.3f\n", worst);

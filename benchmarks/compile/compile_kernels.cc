@@ -1,31 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Wall time of making distinct kernels, for bench_compile.py; prints seconds.
+// Wall time of making distinct kernels, for bench_compile.py; prints seconds. Workers by OEQ_COMPILE_THREADS.
 //   compile_kernels xla <PJRT plugin> <provider> <payload>...
-//       one executable with a conv_forward call per payload, compiled by XLA and run once; workers by
-//       OEQ_COMPILE_THREADS
-//   compile_kernels nvrtc <workers> <architecture> <payload>...
-//       the CUDA backend's compilations on this library's worker pool; no GPU needed
-//   compile_kernels mutex <callers> <architecture> <payload>...
-//       OpenEquivariance's scheme: callers compile under one mutex, NVRTC splits each compilation over all cores
-#include <atomic>
+//       one executable with a conv_forward call per payload, compiled by XLA and run once
+//   compile_kernels nvrtc <architecture> <payload>...
+//       the same executable for CUDA: its calls' stages as XLA makes them, on a stand-in for the GPU
+//   compile_kernels mutex <architecture> <payload>...
+//       OpenEquivariance's scheme: one compilation at a time, NVRTC splits it over all cores
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <sstream>
-#include <thread>
 #include <vector>
 
-#include "cuda/cuda_backend.h"
 #include "cuda/nvrtc.h"
 #include "payload.h"
 #include "pjrt_host.h"
 #include "programs.h"
 #include "provider.h"
-#include "worker_pool.h"
+#include "stand_in_xla.h"
 
 namespace {
 
@@ -85,32 +80,29 @@ double through_xla(const char *plugin_path, const char *provider_path, const std
   return seconds;
 }
 
-std::vector<Payload> parsed(const std::vector<std::string> &texts) {
-  std::vector<Payload> payloads;
-  for (const std::string &text : texts) payloads.push_back(parse_payload(Family::kConvolution, text));
-  return payloads;
+/// The stand-in's device of an architecture, see fake_cuda.h.
+int32_t device_of(const std::string &architecture) {
+  if (architecture == "sm_90") return 0;
+  if (architecture == "sm_80") return 2;
+  throw std::runtime_error("the architecture must be sm_80 or sm_90");
 }
 
-double on_worker_pool(int workers, const std::string &architecture, const std::vector<std::string> &texts) {
-  const std::vector<Payload> payloads = parsed(texts);
-  const cuda::CudaBackend backend;
-  backend.toolchain();  // opens NVRTC
-  WorkerPool pool(workers, 1024);
-  std::atomic<size_t> bytes{0};
-  const Stopwatch stopwatch;
-  std::vector<WorkerPool::TicketPointer> tickets;
-  for (const Payload &payload : payloads) {
-    tickets.push_back(WorkerPool::prepare([&](const StopFlag &stop) {
-      bytes += backend.compile({&payload, Order::kForward}, architecture, stop).bytes.size();
-    }));
-    pool.submit(tickets.back());
+double through_handlers(const std::string &architecture, const std::vector<std::string> &payloads) {
+  cuda::nvrtc();  // opening it does not count
+  std::vector<std::unique_ptr<stand_in::CustomCall>> calls;
+  for (const std::string &payload : payloads) {
+    const KernelProperties properties = parse_payload(Family::kConvolution, payload).properties;
+    calls.push_back(stand_in::convolution("CUDA", payload, properties, 1, 1, nullptr));
+    calls.back()->context.device = device_of(architecture);
   }
-  for (const auto &ticket : tickets) pool.wait(ticket);
+  const Stopwatch stopwatch;
+  for (const auto &call : calls) call->instantiate();
+  for (const auto &call : calls) call->initialize();
+  for (const auto &call : calls) call->execute();
   return stopwatch.seconds();
 }
 
-double under_one_mutex(int callers, const std::string &architecture, const std::vector<std::string> &texts) {
-  const std::vector<Payload> payloads = parsed(texts);
+double one_at_a_time(const std::string &architecture, const std::vector<std::string> &payloads) {
   const std::vector<std::string> kernels = {
       "forward",       "backward",       "double_backward_A",     "double_backward_B",
       "fixup_forward", "fixup_backward", "fixup_double_backwardB"};
@@ -118,37 +110,29 @@ double under_one_mutex(int callers, const std::string &architecture, const std::
                                             "--use_fast_math"};
   const StopFlag never{false};
   cuda::nvrtc();
-  std::mutex mutex;
-  std::atomic<size_t> next{0};
   const Stopwatch stopwatch;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < callers; ++t) {
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < payloads.size(); i = next++) {
-        const std::lock_guard lock(mutex);
-        cuda::nvrtc().compile(payloads[i].cuda_source, kernels, options, never);
-      }
-    });
+  for (const std::string &text : payloads) {
+    cuda::nvrtc().compile(parse_payload(Family::kConvolution, text).cuda_source, kernels, options, never);
   }
-  for (std::thread &thread : threads) thread.join();
   return stopwatch.seconds();
 }
 
 }  // namespace
 
 int main(int argc, char **argv) {
-  if (argc < 5) return 2;
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const int first = mode == "xla" ? 4 : 3;  // of the payloads
+  if (argc <= first) return 2;
   try {
-    const std::string mode = argv[1];
     std::vector<std::string> payloads;
-    for (int i = 4; i < argc; ++i) payloads.push_back(contents(argv[i]));
+    for (int i = first; i < argc; ++i) payloads.push_back(contents(argv[i]));
     double seconds = 0;
     if (mode == "xla") {
       seconds = through_xla(argv[2], argv[3], payloads);
     } else if (mode == "nvrtc") {
-      seconds = on_worker_pool(std::atoi(argv[2]), argv[3], payloads);
+      seconds = through_handlers(argv[2], payloads);
     } else if (mode == "mutex") {
-      seconds = under_one_mutex(std::atoi(argv[2]), argv[3], payloads);
+      seconds = one_at_a_time(argv[2], payloads);
     } else {
       return 2;
     }

@@ -31,6 +31,11 @@ KernelRecord *find_record(const std::vector<std::unique_ptr<KernelRecord>> &buck
   return found == bucket.end() ? nullptr : found->get();
 }
 
+/// Grows as the time that compilation takes: with the source or the number of paths, and with the derivative's order.
+int64_t likely_cost(const Unit &unit) {
+  return static_cast<int64_t>(unit.payload->text.size()) * (1 + static_cast<int64_t>(unit.order));
+}
+
 }  // namespace
 
 KernelStore::KernelStore(const Settings &settings, BackendFactory make_backend)
@@ -77,8 +82,9 @@ KernelSlot &KernelStore::request(Platform platform, KernelRecord &record, Order 
   ++counters_.requests;
   KernelSlot &slot = this->slot(backend(platform), platform, record, order, device);
   auto attempt = std::make_shared<KernelSlot::Attempt>();
-  attempt->ticket = WorkerPool::prepare(
-      [this, &slot, attempt = attempt.get()](const StopFlag &stop) { build(slot, *attempt, stop); });
+  attempt->ticket =
+      WorkerPool::prepare([this, &slot, attempt = attempt.get()](const StopFlag &stop) { build(slot, *attempt, stop); },
+                          likely_cost(slot.unit));
   {
     const std::lock_guard lock(slot.mutex_);
     if (slot.ready() != nullptr) return slot;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -13,12 +14,13 @@ namespace oeq {
 
 class WorkerPool::Ticket {
  public:
-  explicit Ticket(Job job) : job(std::move(job)) {}
+  Ticket(Job job, int64_t cost) : job(std::move(job)), cost(cost) {}
 
   enum class State { kPrepared, kQueued, kRunning, kDone };
 
-  // All but `job` are guarded by the pool's mutex; `job` belongs to whoever set kRunning.
+  // What changes is guarded by the pool's mutex, but for `job`, which belongs to whoever set kRunning.
   Job job;
+  int64_t cost;
   State state = State::kPrepared;
   std::thread::id runner;
 };
@@ -57,21 +59,23 @@ void WorkerPool::refuse_in_fork() const {
   }
 }
 
-WorkerPool::TicketPointer WorkerPool::prepare(Job job) { return std::make_shared<Ticket>(std::move(job)); }
+WorkerPool::TicketPointer WorkerPool::prepare(Job job, int64_t cost) {
+  return std::make_shared<Ticket>(std::move(job), cost);
+}
 
 void WorkerPool::submit(const TicketPointer &ticket) {
   refuse_in_fork();
   std::unique_lock lock(mutex_);
   if (!stop_ && queue_.size() < queue_limit_) {
-    queue_.push_back(ticket);
     start_thread_if_needed();
     if (!workers_.empty()) {
+      enqueue(ticket);
       ticket->state = Ticket::State::kQueued;
       work_available_.notify_one();
       ticket_changed_.notify_all();
       return;
     }
-    queue_.pop_back();  // the system gave us no thread at all
+    // The system gave us no thread at all.
   }
   ticket->state = Ticket::State::kRunning;
   lock.unlock();
@@ -79,8 +83,14 @@ void WorkerPool::submit(const TicketPointer &ticket) {
 }
 
 /// Call with the mutex held.
+void WorkerPool::enqueue(const TicketPointer &ticket) {
+  const auto shorter = [&](const TicketPointer &other) { return other->cost < ticket->cost; };
+  queue_.insert(std::find_if(queue_.begin(), queue_.end(), shorter), ticket);
+}
+
+/// Call with the mutex held, before a job is queued.
 void WorkerPool::start_thread_if_needed() {
-  if (idle_ >= queue_.size() || workers_.size() >= static_cast<size_t>(most_threads_)) return;
+  if (idle_ > queue_.size() || workers_.size() >= static_cast<size_t>(most_threads_)) return;
   owner_ = getpid();
   SignalsBlocked blocked;
   try {
@@ -103,7 +113,8 @@ void WorkerPool::wait(const TicketPointer &ticket) {
         run(ticket);
         return;
       }
-      queue_.push_front(ticket);
+      ticket->cost = std::numeric_limits<int64_t>::max();
+      enqueue(ticket);
       promoted = true;
     }
     if (ticket->state == Ticket::State::kRunning && ticket->runner == std::this_thread::get_id()) {

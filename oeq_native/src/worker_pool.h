@@ -37,11 +37,13 @@ class WorkerPool {
   WorkerPool(const WorkerPool &) = delete;
   WorkerPool &operator=(const WorkerPool &) = delete;
 
-  /// A job that may be waited for at once and must be submitted soon.
-  static TicketPointer prepare(Job job);
+  /// A job that may be waited for at once and must be submitted soon. `cost` is a guess of how long it takes, in any
+  /// unit.
+  static TicketPointer prepare(Job job, int64_t cost = 0);
 
-  /// Queues a prepared job. Where the queue is full the calling thread runs it before returning, so memory stays
-  /// bounded and nothing is refused. Throws KernelError in a process forked after threads were started.
+  /// Queues a prepared job: long ones before short ones, so that none is left to run alone at the end. Where the queue
+  /// is full the calling thread runs it before returning, so memory stays bounded and nothing is refused. Throws
+  /// KernelError in a process forked after threads were started.
   void submit(const TicketPointer &ticket);
 
   /// Returns when the job has been run. A job that still waits for a thread goes to the queue's front; a worker that
@@ -61,6 +63,7 @@ class WorkerPool {
   void work();
   void run(const TicketPointer &ticket);
   void start_thread_if_needed();
+  void enqueue(const TicketPointer &ticket);
 
   const int most_threads_;
   const size_t queue_limit_;

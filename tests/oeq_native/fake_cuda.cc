@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <deque>
+#include <mutex>
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -23,6 +24,8 @@ constexpr int kDevices = 3;
 constexpr int kInvalidValue = 1;
 
 thread_local void *current_context = nullptr;
+
+std::mutex mutex;  // guards the record and the kernels' names
 
 /// Kernels by handle: a pointer to the name.
 std::string *kernel_handle(const char *name) {
@@ -69,11 +72,13 @@ EXPORTED int cuDeviceGetAttribute(int *value, int attribute, int handle) {
   }
 }
 EXPORTED int cuDevicePrimaryCtxRetain(void **context, int handle) {
+  const std::lock_guard lock(mutex);
   ++record().contexts_retained;
   *context = reinterpret_cast<void *>(static_cast<intptr_t>(handle));
   return 0;
 }
 EXPORTED int cuDevicePrimaryCtxRelease_v2(int) {
+  const std::lock_guard lock(mutex);
   ++record().contexts_released;
   return 0;
 }
@@ -95,31 +100,37 @@ EXPORTED int cuCtxPopCurrent_v2(void **context) {
   return 0;
 }
 EXPORTED int cuLibraryLoadData(void **library, const void *cubin, int *, void **, unsigned, int *, void **, unsigned) {
+  const std::lock_guard lock(mutex);
   ++record().libraries_loaded;
   record().cubin.assign(static_cast<const char *>(cubin), 4);
   *library = &record();
   return 0;
 }
 EXPORTED int cuLibraryUnload(void *) {
+  const std::lock_guard lock(mutex);
   ++record().libraries_unloaded;
   return 0;
 }
 EXPORTED int cuLibraryGetKernel(void **kernel, void *, const char *name) {
+  const std::lock_guard lock(mutex);
   *kernel = kernel_handle(name);
   return 0;
 }
 EXPORTED int cuKernelSetAttribute(int attribute, int value, void *kernel, int handle) {
+  const std::lock_guard lock(mutex);
   if (attribute != 8) return kInvalidValue;  // most dynamic shared memory
   record().shared_memory.push_back({*static_cast<std::string *>(kernel), handle - 100, value});
   return 0;
 }
 EXPORTED int cuKernelGetFunction(void **function, void *kernel) {
+  const std::lock_guard lock(mutex);
   if (current_context == nullptr) return kInvalidValue;
   record().loaded_kernels.push_back(*static_cast<std::string *>(kernel));
   *function = kernel;
   return 0;
 }
 EXPORTED int cuMemsetD8Async(uint64_t memory, unsigned char value, size_t bytes, void *stream) {
+  const std::lock_guard lock(mutex);
   if (value != 0 || current_context == nullptr) return kInvalidValue;
   record().memsets.push_back({reinterpret_cast<const void *>(memory), bytes, stream});
   record().order.push_back("memset");
@@ -127,6 +138,7 @@ EXPORTED int cuMemsetD8Async(uint64_t memory, unsigned char value, size_t bytes,
 }
 EXPORTED int cuLaunchKernel(void *kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                             unsigned shared_memory, void *stream, void **arguments, void **) {
+  const std::lock_guard lock(mutex);
   if (record().fail_launch != 0) return record().fail_launch;
   if (current_context == nullptr) return kInvalidValue;
   const std::string &name = *static_cast<std::string *>(kernel);

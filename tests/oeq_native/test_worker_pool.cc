@@ -120,6 +120,40 @@ TEST(what_is_waited_for_goes_first) {
   CHECK(order == std::vector<int>({2, 0, 1}));
 }
 
+TEST(long_jobs_go_before_short_ones_and_equal_ones_in_turn) {
+  WorkerPool pool(1, 10);
+  Gate gate;
+  submitted(pool, [&](const StopFlag &) { gate.pass(); });
+  gate.await_waiting(1);
+  std::vector<int> order;  // written by the one worker only
+  std::atomic<int> done{0};
+  const int64_t costs[] = {5, 1, 7, 5, 7};
+  for (int i = 0; i < 5; ++i) {
+    pool.submit(WorkerPool::prepare([&, i](const StopFlag &) { order.push_back(i), ++done; }, costs[i]));
+  }
+  gate.open();
+  while (done < 5) std::this_thread::yield();  // waiting for a ticket would put it first
+  CHECK(order == std::vector<int>({2, 4, 0, 3, 1}));
+}
+
+TEST(what_is_waited_for_stays_first) {
+  WorkerPool pool(1, 10);
+  Gate gate;
+  submitted(pool, [&](const StopFlag &) { gate.pass(); });
+  gate.await_waiting(1);
+  std::vector<int> order;
+  const auto short_job = WorkerPool::prepare([&](const StopFlag &) { order.push_back(0); }, 1);
+  const auto long_job = WorkerPool::prepare([&](const StopFlag &) { order.push_back(1); }, 100);
+  pool.submit(short_job);
+  std::thread waiter([&] { pool.wait(short_job); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  pool.submit(long_job);
+  gate.open();
+  waiter.join();
+  pool.wait(long_job);
+  CHECK(order == std::vector<int>({0, 1}));
+}
+
 TEST(a_worker_may_wait_for_jobs_it_submits) {
   WorkerPool pool(1, 10);
   int depth_reached = 0;
