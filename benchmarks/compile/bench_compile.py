@@ -2,11 +2,12 @@
 
     python benchmarks/compile/bench_compile.py --build build/dev
 
-CPU: one executable with eight convolutions, compiled and run once through a PJRT plugin. NVRTC: the same eight
-problems' CUDA source for two architectures, through the handlers' stages on a stand-in for the GPU (needs the packages
-openequivariance and nvidia-cuda-nvrtc). Every run is a process of its own, with caches off. All schemes are run in
-turn, several times, and the best of each counts: what other jobs on the machine do can only make a run slower. Where it
-may, the benchmark asks for real-time priority, so that they do not get in its way at all.
+CPU: one executable with the second derivatives of eight convolutions (the longest kernels), compiled and run once
+through a PJRT plugin. NVRTC: the same eight problems' CUDA source, which holds all derivatives, for two architectures,
+through the handlers' stages on a stand-in for the GPU (needs the packages openequivariance and nvidia-cuda-nvrtc).
+Every run is a process of its own, with caches off. All schemes are run in turn, several times, and the best of each
+counts: what other jobs on the machine do can only make a run slower. Where it may, the benchmark asks for real-time
+priority, so that they hardly get in its way.
 
 The last line sums up, for NVRTC the worse of the architectures; a part that cannot run here is "nan".
 """

@@ -2,7 +2,7 @@
 //
 // Wall time of making distinct kernels, for bench_compile.py; prints seconds. Workers by OEQ_COMPILE_THREADS.
 //   compile_kernels xla <PJRT plugin> <provider> <payload>...
-//       one executable with a conv_forward call per payload, compiled by XLA and run once
+//       one executable with a conv_double_backward call per payload, compiled by XLA and run once
 //   compile_kernels nvrtc <architecture> <payload>...
 //       the same executable for CUDA: its calls' stages as XLA makes them, on a stand-in for the GPU
 //   compile_kernels mutex <architecture> <payload>...
@@ -47,19 +47,33 @@ std::string zeros(const std::string &name, const std::string &type) {
          (type.back() == '>' && type.find('f') != std::string::npos ? ".0" : "") + "> : " + type + "\n";
 }
 
-/// Statements that call conv_forward for one node and one edge.
+/// Statements that call conv_double_backward, whose kernels are the long ones, for one node and one edge.
 std::string convolution(const std::string &text, size_t number) {
   const KernelProperties p = parse_payload(Family::kConvolution, text).properties;
   const std::string n = std::to_string(number);
   const auto row = [](int64_t width) { return "tensor<1x" + std::to_string(width) + "xf32>"; };
+  const std::string x = row(p.l1_dim), y = row(p.l2_dim), w = row(p.weight_numel), z = row(p.l3_dim);
   const std::string index = "tensor<1xi32>", workspace = "tensor<" + std::to_string(p.workspace_size) + "xui8>";
-  const std::string type = "(" + row(p.l1_dim) + ", " + row(p.l2_dim) + ", " + row(p.weight_numel) + ", " + index +
-                           ", " + index + ", " + workspace + ", " + index + ") -> " + row(p.l3_dim);
-  return zeros("%x" + n, row(p.l1_dim)) + zeros("%y" + n, row(p.l2_dim)) + zeros("%w" + n, row(p.weight_numel)) +
-         zeros("%i" + n, index) + zeros("%u" + n, workspace) +
-         programs::call("%r" + n, "conv_forward",
-                        "%x" + n + ", %y" + n + ", %w" + n + ", %i" + n + ", %i" + n + ", %u" + n + ", %i" + n, type,
-                        text, static_cast<long>(number));
+  std::string statements, operands, types;
+  const auto operand = [&](const std::string &name, const std::string &type) {
+    statements += zeros(name + n, type);
+    operands += (operands.empty() ? "" : ", ") + name + n;
+    types += (types.empty() ? "" : ", ") + type;
+  };
+  operand("%x", x);
+  operand("%y", y);
+  operand("%w", w);
+  operand("%z", z);
+  operand("%xd", x);
+  operand("%yd", y);
+  operand("%wd", w);
+  operand("%r", index);
+  operand("%s", index);
+  operand("%u", workspace);
+  operand("%o", index);
+  return statements + programs::call("%g" + n + ":4", "conv_double_backward", operands,
+                                     "(" + types + ") -> (" + x + ", " + y + ", " + w + ", " + z + ")", text,
+                                     static_cast<long>(number));
 }
 
 double through_xla(const char *plugin_path, const char *provider_path, const std::vector<std::string> &payloads) {
@@ -69,7 +83,7 @@ double through_xla(const char *plugin_path, const char *provider_path, const std
   const pjrt::Client client(plugin);
   std::string body;
   for (size_t i = 0; i < payloads.size(); ++i) body += convolution(payloads[i], i);
-  const std::string program = programs::module("", "tensor<1xi32>", body, "%i0");
+  const std::string program = programs::module("", "tensor<1xi32>", body, "%r0");
   const Stopwatch stopwatch;
   const pjrt::Executable executable(client, program, 1);
   for (PJRT_Buffer *result : executable.run({})) client.free(result);

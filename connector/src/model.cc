@@ -69,9 +69,9 @@ Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
 
 void Model::check_targets() const {
   for (const std::string &target : interface_.targets) {
-    if (is_registered(runtime_->client().plugin(), target)) continue;
+    if (runtime_->providers().provide(target)) continue;
     fail(SMD_ERROR_PROVIDER, name_, ": needs the FFI target `", target, "`, which no provider registered (looked in ",
-         runtime_->providers().searched, "): put the provider's library on STABLEMD_FFI_PATH");
+         runtime_->providers().searched(), "): put the provider's library on STABLEMD_FFI_PATH");
   }
 }
 

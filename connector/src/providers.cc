@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "pjrt_ffi_extension.h"
@@ -131,14 +132,13 @@ using RegisterFfi = int(const XLA_FFI_Api *, const char *platform);
 struct Library {
   fs::path path;
   bool named;  // by the user as a file, so that it must be a provider
-  bool own;    // came with this library, so that models without custom calls must not suffer from it
 };
 
-std::vector<Library> libraries_in(const fs::path &folder, bool own) {
+std::vector<Library> libraries_in(const fs::path &folder) {
   std::vector<Library> libraries;
   std::error_code failure;
   for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
-    if (at->path().extension() == ".so") libraries.push_back({at->path(), false, own});
+    if (at->path().extension() == ".so") libraries.push_back({at->path(), false});
   }
   if (failure) fail(SMD_ERROR_PROVIDER, folder.string(), ": cannot be searched for FFI providers: ", failure.message());
   std::sort(libraries.begin(), libraries.end(), [](const Library &a, const Library &b) { return a.path < b.path; });
@@ -154,27 +154,20 @@ std::vector<std::string> split(const std::string &list, char separator) {
   return parts;
 }
 
-std::vector<Library> libraries_on_path(Providers &providers) {
+/// What $STABLEMD_FFI_PATH lists.
+std::vector<Library> libraries_on_path(const std::string &path) {
   std::vector<Library> libraries;
-  const auto append = [&](const std::vector<Library> &more) {
-    libraries.insert(libraries.end(), more.begin(), more.end());
-  };
-  const char *path = std::getenv("STABLEMD_FFI_PATH");
-  providers.searched = text("STABLEMD_FFI_PATH=", path ? path : "");
-  for (const std::string &entry : split(path ? path : "", ':')) {
+  for (const std::string &entry : split(path, ':')) {
     std::error_code failure;
     if (fs::is_directory(entry, failure)) {
-      append(libraries_in(entry, false));
+      const std::vector<Library> more = libraries_in(entry);
+      libraries.insert(libraries.end(), more.begin(), more.end());
     } else if (fs::exists(entry, failure)) {
-      append({{entry, true, false}});
+      libraries.push_back({entry, true});
     } else {
       fail(SMD_ERROR_PROVIDER, "STABLEMD_FFI_PATH: ", entry, " does not exist");
     }
   }
-  const fs::path own = fs::path(library_folder()) / "ffi";
-  std::error_code failure;
-  if (fs::is_directory(own, failure)) append(libraries_in(own, true));
-  providers.searched += ", " + own.string();
   return libraries;
 }
 
@@ -189,8 +182,8 @@ int call_provider(RegisterFfi *register_ffi, const XLA_FFI_Api *api, const char 
 }
 
 /// Whether the library is a provider.
-bool load_library(Registry &registry, const Library &library, const char *platform,
-                  const std::function<void(const std::string &)> &log_info) {
+bool load_library(Registry &registry, const Library &library, const std::string &device,
+                  const Providers::LogInfo &log_info) {
   std::error_code failure;
   const std::string name = fs::canonical(library.path, failure).string();
   if (failure) fail(SMD_ERROR_PROVIDER, library.path.string(), ": cannot be loaded: ", failure.message());
@@ -205,6 +198,7 @@ bool load_library(Registry &registry, const Library &library, const char *platfo
     return false;
   }
   if (!registry.original) fail(SMD_ERROR_PROVIDER, name, ": the PJRT plugin has no FFI extension for this provider");
+  const char *platform = device == "cpu" ? "Host" : "CUDA";
   const int code = call_provider(register_ffi, registry.recording(), platform, name);
   if (code != 0) {
     fail(SMD_ERROR_PROVIDER, name, ": RegisterFFi failed with code ", code, " on platform ", platform,
@@ -215,6 +209,14 @@ bool load_library(Registry &registry, const Library &library, const char *platfo
   return true;
 }
 
+/// Whether some provider has registered this target with the plugin.
+bool is_registered(const Plugin &plugin, const std::string &target) {
+  const std::lock_guard<std::mutex> lock(registry_mutex());
+  Registry &registry = registry_of(plugin);
+  const std::lock_guard<std::mutex> targets_lock(registry.targets_mutex);
+  return registry.targets.count(target) > 0;
+}
+
 }  // namespace
 
 const XLA_FFI_Api *ffi_api(const Plugin &plugin) {
@@ -222,28 +224,50 @@ const XLA_FFI_Api *ffi_api(const Plugin &plugin) {
   return registry_of(plugin).original;
 }
 
-Providers load_providers(const Plugin &plugin, const std::string &device,
-                         const std::function<void(const std::string &)> &log_info) {
+Providers::Providers(const Plugin &plugin, const std::string &device, LogInfo log_info)
+    : plugin_(plugin), device_(device), log_info_(std::move(log_info)) {
+  const char *variable = std::getenv("STABLEMD_FFI_PATH");
+  const std::string path = variable ? variable : "";
+  searched_ = "STABLEMD_FFI_PATH=" + path;
   const std::lock_guard<std::mutex> lock(registry_mutex());
-  Registry &registry = registry_of(plugin);
-  Providers providers;
-  for (const Library &library : libraries_on_path(providers)) {
-    try {
-      providers.count += load_library(registry, library, device == "cpu" ? "Host" : "CUDA", log_info);
-    } catch (const Error &error) {
-      if (!library.own) throw;
-      log_info(std::string("not used: ") + error.what());
-      providers.searched += std::string(" (") + error.what() + ")";
-    }
-  }
-  return providers;
+  Registry &registry = registry_of(plugin_);
+  for (const Library &library : libraries_on_path(path)) count_ += load_library(registry, library, device_, log_info_);
 }
 
-bool is_registered(const Plugin &plugin, const std::string &target) {
+bool Providers::provide(const std::string &target) {
+  if (is_registered(plugin_, target)) return true;
+  load_own();
+  return is_registered(plugin_, target);
+}
+
+void Providers::load_own() {
+  const std::lock_guard<std::mutex> own_lock(mutex_);
+  if (own_loaded_) return;
+  own_loaded_ = true;
+  const fs::path folder = fs::path(library_folder()) / "ffi";
+  searched_ += ", " + folder.string();
+  std::error_code failure;
+  if (!fs::is_directory(folder, failure)) return;
   const std::lock_guard<std::mutex> lock(registry_mutex());
-  Registry &registry = registry_of(plugin);
-  const std::lock_guard<std::mutex> targets_lock(registry.targets_mutex);
-  return registry.targets.count(target) > 0;
+  Registry &registry = registry_of(plugin_);
+  for (const Library &library : libraries_in(folder)) {
+    try {
+      count_ += load_library(registry, library, device_, log_info_);
+    } catch (const Error &error) {
+      log_info_(std::string("not used: ") + error.what());
+      searched_ += std::string(" (") + error.what() + ")";
+    }
+  }
+}
+
+int Providers::count() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return count_;
+}
+
+std::string Providers::searched() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return searched_;
 }
 
 }  // namespace stablemd

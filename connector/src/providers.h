@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <set>
+#include <mutex>
 #include <string>
 
 #include "pjrt.h"
@@ -15,17 +15,33 @@ namespace stablemd {
 /// The plugin's XLA FFI interface; nullptr where it has none.
 const XLA_FFI_Api *ffi_api(const Plugin &plugin);
 
-struct Providers {
-  int count = 0;
-  std::string searched;  // for messages: where providers were looked for
+/// The providers that one client can use.
+class Providers {
+ public:
+  using LogInfo = std::function<void(const std::string &)>;
+
+  /// Loads every provider on $STABLEMD_FFI_PATH, each once per process and plugin. Throws Error(SMD_ERROR_PROVIDER).
+  Providers(const Plugin &plugin, const std::string &device, LogInfo log_info);
+
+  /// Whether a provider has registered this target. Those in ffi/ beside this library are loaded when a target is
+  /// missed for the first time, so that programs without such targets never meet them; one that cannot be used is left
+  /// out.
+  bool provide(const std::string &target);
+
+  int count() const;
+  /// For messages: where providers were looked for, and what came of it.
+  std::string searched() const;
+
+ private:
+  void load_own();
+
+  const Plugin &plugin_;
+  const std::string device_;
+  const LogInfo log_info_;
+  mutable std::mutex mutex_;
+  int count_ = 0;
+  std::string searched_;
+  bool own_loaded_ = false;
 };
-
-/// Loads every provider on $STABLEMD_FFI_PATH and in ffi/ beside this library, each once per process and plugin.
-/// Throws Error(SMD_ERROR_PROVIDER).
-Providers load_providers(const Plugin &plugin, const std::string &device,
-                         const std::function<void(const std::string &)> &log_info);
-
-/// Whether a provider has registered this target with the plugin.
-bool is_registered(const Plugin &plugin, const std::string &target);
 
 }  // namespace stablemd

@@ -78,7 +78,8 @@ Runtime::Runtime(const RuntimeOptions &options) : options_(options), cache_(opti
   if (options_.device == "cpu") keep_freed_memory();
   const Plugin &plugin = Plugin::load(find_plugin(options_.device, options_.plugin));
   client_ = Client::create(plugin, client_options(options_));
-  providers_ = load_providers(plugin, options_.device, [this](const std::string &line) { log().info(line); });
+  const auto log_info = [this](const std::string &line) { log().info(line); };
+  providers_ = std::make_unique<Providers>(plugin, options_.device, log_info);
   if (cache_.enabled()) environment_key_ = environment_key();
 }
 

@@ -51,7 +51,7 @@ class Runtime {
   const std::string &device() const { return options_.device; }
   const Client &client() const { return *client_; }
   const Log &log() const { return options_.log; }
-  const Providers &providers() const { return providers_; }
+  Providers &providers() const { return *providers_; }
   int threads() const { return options_.threads; }
 
   /// A program for a graph that needs this: the smallest in use that fits without waste, else one that is loaded from
@@ -67,7 +67,7 @@ class Runtime {
 
   RuntimeOptions options_;
   std::shared_ptr<Client> client_;
-  Providers providers_;
+  std::unique_ptr<Providers> providers_;
   ExecutableCache cache_;
   std::string environment_key_;  // of everything but the program that an executable depends on
   std::mutex mutex_;

@@ -139,7 +139,7 @@ smd_status smd_runtime_get_info(const smd_runtime *runtime, smd_runtime_info *in
     value.ffi_major = runtime->ffi ? runtime->ffi->api_version.major_version : -1;
     value.ffi_minor = runtime->ffi ? runtime->ffi->api_version.minor_version : -1;
     value.threads = runtime->runtime->threads();
-    value.provider_count = runtime->runtime->providers().count;
+    value.provider_count = runtime->runtime->providers().count();
     write_struct(info, value, "info");
   });
 }

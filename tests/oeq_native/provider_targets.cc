@@ -12,10 +12,10 @@ int main(int argc, char **argv) {
   if (argc < 3) return 2;
   try {
     const stablemd::Plugin &plugin = stablemd::Plugin::load(argv[1]);
-    const auto silent = [](const std::string &) {};
-    std::printf("providers: %d\n", stablemd::load_providers(plugin, argv[2], silent).count);
+    stablemd::Providers providers(plugin, argv[2], [](const std::string &) {});
+    std::printf("providers: %d\n", providers.count());
     for (int i = 3; i < argc; ++i) {
-      std::printf("%s: %s\n", argv[i], stablemd::is_registered(plugin, argv[i]) ? "registered" : "missing");
+      std::printf("%s: %s\n", argv[i], providers.provide(argv[i]) ? "registered" : "missing");
     }
     return 0;
   } catch (const std::exception &error) {
