@@ -1,5 +1,9 @@
 """The nanobind module: JAX's registration dictionary comes from the library's table."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 _oeq_native = pytest.importorskip("stablemd._oeq_native")
@@ -50,3 +54,17 @@ def test_stats_have_the_members_of_the_header():
         "compile_seconds",
         "wait_seconds",
     }
+
+
+def test_a_library_of_another_version_is_refused_at_import(tmp_path):
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text("static const unsigned table[16] = {99}; const void *oeq_ffi_handler_table(void) { return table; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import stablemd._oeq_native"],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "ImportError: liboeq_native has a handler table of ABI version 99, this module knows 3" in done.stderr

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <random>
@@ -18,6 +19,7 @@
 
 #include "check.h"
 #include "stand_in_xla.h"
+#include "temporary_folder.h"
 
 // ---- what a thread does while it counts ----------------------------------------------------------------------------
 
@@ -183,10 +185,25 @@ TEST(one_call_site_may_be_executed_by_several_threads) {
   for (const auto &convolution : convolutions) CHECK(convolution->is_right());
 }
 
+TEST(settings_that_change_after_the_first_kernel_change_nothing) {
+  std::mt19937_64 random = fresh_random();
+  Convolution first(10, random), second(11, random);
+  first.call->instantiate();
+  const TemporaryFolder folder;
+  const check::Environment cache("OEQ_CACHE", folder.path().c_str()), threads("OEQ_COMPILE_THREADS", "none"),
+      compiler("CXX", "/none/c++");
+  const OeqStats before = stats();
+  second.call->instantiate();
+  for (Convolution *convolution : {&first, &second}) convolution->call->execute();
+  CHECK(first.is_right() && second.is_right());
+  CHECK(stats().failures == before.failures);
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
 #if defined(COUNTS_WORK)
 TEST(a_warm_call_takes_no_lock_and_no_memory) {
   std::mt19937_64 random = fresh_random();
-  Convolution convolution(5, random);
+  Convolution convolution(13, random);  // of no other test: its kernel is cold
   convolution.call->instantiate();
   const auto execution = convolution.call->execution();
   int cold_locks = 0;
