@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A small potential whose energy goes through a convolution of oeq_native, or through the same sum in plain JAX.
 
-``python oeq_model.py export FILE [plain]`` writes it as a bundle; ``python oeq_model.py run FILE`` evaluates it natively
-and prints energy, forces and counters as JSON.
+``python oeq_model.py export FILE [plain]`` writes it as a bundle; ``python oeq_model.py run FILE`` evaluates it
+natively and prints energy, forces and counters as JSON.
 """
 
 from __future__ import annotations
