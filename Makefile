@@ -11,9 +11,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD := build/dev
 
-NATIVE := $(shell find CMakeLists.txt cmake connector oeq_native lammps_plugin python tests/connector tests/oeq tests/oeq_native \
+NATIVE := $(shell find CMakeLists.txt cmake connector oeq_native lammps_plugin python \
             \( -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' \) \
             2>/dev/null)
+NATIVE_TESTS := $(shell find tests benchmarks/compile -name '*.txt' -o -name '*.cmake' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 
 # OpenEquivariance's sources, for tests against the real thing
@@ -36,7 +37,7 @@ $(VENV)/.build: pyproject.toml | $(BIN)/python
 # Native parts and the package itself, in place: Python sources are used where they lie.
 $(VENV)/.installed: $(VENV)/.build $(NATIVE)
 	@echo "Building StableMD (two minutes) ..."
-	$(PIP) install -q --no-build-isolation -C build-dir=$(BUILD) -C cmake.define.STABLEMD_TESTS=ON -e .
+	$(PIP) install -q --no-build-isolation -C build-dir=$(BUILD) -e .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
@@ -46,8 +47,15 @@ $(VENV)/.test: $(VENV)/.installed
 	$(PIP) download -q --no-deps --no-binary :all: --no-build-isolation -d $(VENV) openequivariance-extjax==0.7.0
 	touch $@
 
+# After the test tools, since the C++ tests run on every PJRT plugin that is there.
+$(BUILD)/.tests: $(VENV)/.test $(NATIVE_TESTS)
+	@echo "Building the C++ tests (a minute) ..."
+	$(BIN)/cmake -DSTABLEMD_TESTS=ON $(BUILD) > /dev/null
+	$(BIN)/cmake --build $(BUILD) -- --quiet
+	touch $@
+
 # A PJRT plugin for CUDA, in a folder of its own: among JAX's packages it would take JAX over.
-$(CUDA)/.installed: $(VENV)/.test
+$(CUDA)/.installed: $(BUILD)/.tests
 	@echo "Installing a PJRT plugin for CUDA (135 MB) ..."
 	$(PIP) install -q --no-deps --upgrade --target $(CUDA) jax-cuda13-pjrt==0.12.0.1
 	touch $@
@@ -58,13 +66,10 @@ demo: $(VENV)/.installed
 
 test: test-cpp test-python
 
-# Configured again, since the tests run on every PJRT plugin that is there, and some came with the test tools.
-test-cpp: $(VENV)/.test
-	$(BIN)/cmake $(BUILD) > /dev/null
-	$(BIN)/cmake --build $(BUILD)
+test-cpp: $(BUILD)/.tests
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
-test-python: $(VENV)/.test
+test-python: $(BUILD)/.tests
 	OEQ_EXTJAX_SDIST=$(SDIST) $(BIN)/python -m pytest
 
 # Providers on the CUDA plugin; needs no GPU.
@@ -91,8 +96,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run_all.py
 
 # Cost of a call, and compilation by one worker and by several.
-bench-compile: $(VENV)/.test
-	$(BIN)/cmake --build $(BUILD) --target oeq_bench_dispatch oeq_compile_kernels oeq_toy_provider oeq_native
+bench-compile: $(BUILD)/.tests
 	$(BUILD)/benchmarks/compile/oeq_bench_dispatch \
 	  $$($(BIN)/python -c 'import lammps_jax_pjrt_cpu as p; print(p.__path__[0])')/pjrt_c_api_cpu_plugin.so \
 	  $(BUILD)/tests/oeq_native/liboeq_toy_provider.so

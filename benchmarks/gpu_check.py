@@ -4,7 +4,7 @@ On any machine with the packages openequivariance, numpy and jax:
 
     python benchmarks/gpu_check.py prepare payloads            # payloads for an H200 (--gpu)
 
-On the machine with the GPU, with only a build (ninja oeq_gpu_check oeq_compile_kernels), NVRTC and a host compiler:
+On the machine with the GPU, with only a build (the tests' one), NVRTC and a host compiler:
 
     python benchmarks/gpu_check.py run payloads --build build/dev
 
@@ -50,22 +50,23 @@ def prepare(folder: Path, gpu: str) -> None:
     write_payloads(timing, gpu)
 
 
-def time_compilation(program: Path, payloads: list[str], architecture: str) -> None:
+def time_compilation(program: Path, payloads: list[str], architecture: str, all_workers: list[int]) -> None:
     print(f"{'workers':>8} {'seconds':>10}")
-    for workers in WORKERS:
-        command = [program, "nvrtc", str(workers), architecture, *payloads]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+    for workers in all_workers:
+        command = [program, "nvrtc", architecture, *payloads]
+        environment = {**os.environ, "OEQ_CACHE": "off", "OEQ_COMPILE_THREADS": str(workers)}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
         print(f"{workers:>8} {result.stdout.strip() or result.stderr.strip():>10}", flush=True)
 
 
-def run(folder: Path, build: Path, architecture: str) -> None:
+def run(folder: Path, build: Path, architecture: str, all_workers: list[int]) -> None:
     programs = build / "benchmarks/compile"
     ops = sorted(str(path) for path in folder.glob("*.json"))
     timing = sorted(str(path) for path in (folder / "timing").glob("*.json"))
     environment = {**os.environ, "OEQ_CACHE": "off"}
     checked = subprocess.run([programs / "oeq_gpu_check", *ops], env=environment, timeout=TIME_LIMIT)
     print()
-    time_compilation(programs / "oeq_compile_kernels", timing, architecture)
+    time_compilation(programs / "oeq_compile_kernels", timing, architecture, all_workers)
     print("gpu_check:", "ok" if checked.returncode == 0 else "WRONG")
     sys.exit(checked.returncode)
 
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", default="h200", help="the GPU that payloads are made for (default h200)")
     parser.add_argument("--build", type=Path, help="CMake's build folder")
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="to time compilation with")
     parser.add_argument("--architecture", default="sm_90", help="what compilation is timed for (default sm_90)")
     options = parser.parse_args()
     if options.action == "prepare":
@@ -83,7 +85,7 @@ def main() -> None:
     elif options.build is None:
         parser.error("run needs --build")
     else:
-        run(options.folder, options.build, options.architecture)
+        run(options.folder, options.build, options.architecture, options.workers)
 
 
 if __name__ == "__main__":
