@@ -54,7 +54,7 @@ def write_payloads(folder: Path, gpu: str | None) -> list[Path]:
     for number in range(KERNELS):
         channels = (32, 64, 96, 128)[number % 4]
         in1 = f"{channels}x0e+{channels}x1o"
-        out = in1 + (f"+{channels}x2e" if number >= 4 else "")
+        out = in1 + (f"+{channels}x2e+{channels}x3o" if number >= 4 else "")
         problem = make_problem(in1, HARMONICS, out, allowed(in1, HARMONICS, out))
         path = folder / f"{gpu or 'cpu'}_{number}.json"
         path.write_text(make_kernel(problem, "conv", gpu=gpu).payload)
@@ -153,7 +153,7 @@ def ask_for_priority() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="CMake's build folder")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     program = options.build / "benchmarks/compile/oeq_compile_kernels"
     provider = options.build / "oeq_native/liboeq_native.so"
