@@ -128,6 +128,9 @@ KernelLayout kernel_layout(const Problem &problem, const VectorUnit &unit) {
     if (uvw) layout.uvw_scratch = std::max(layout.uvw_scratch, 4 * d3 * m2 * p1);
     layout.couplings += m2 * static_cast<int64_t>(coupling_entries(problem, path).size());
   }
+  // In the order of the senders each edge reads a row of L3_grad from afar; in the order of the receivers it reads a row
+  // of L1 and updates one of L1_grad instead.
+  layout.tiles = layout.row3 > 2 * layout.row1;
   const int64_t most_lanes = unit.bytes / (problem.double_precision ? 8 : 4);
   layout.edge_lanes = layout.couplings * most_lanes <= 16384 ? most_lanes : 1;
   const int64_t d2 = problem.in2.dim, edges = layout.edge_lanes;
@@ -300,8 +303,9 @@ class KernelWriter {
     line("  T *out = o->out + ", z, ", *gx = o->gx + ", x, ", *gw = o->gw + ", w, ";");
     line("  T *gy = o->gy + ", problem_.block2(path).offset, " * L, *s = o->s;");
     line("  const T *next_w = o->next_w + ", w, ", *next_x = o->next_x + ", x, ", *next_z = o->next_z + ", z, ";");
+    line("  const T *next_gx = o->next_gx + ", x, ";");
     line("  (void)w, (void)z, (void)out, (void)gx, (void)gw, (void)gy, (void)s;");
-    line("  (void)next_w, (void)next_x, (void)next_z;");
+    line("  (void)next_w, (void)next_x, (void)next_z, (void)next_gx;");
     if (twice()) line("  (void)wd, (void)xd, (void)md;");
   }
 
@@ -487,7 +491,7 @@ class KernelWriter {
       write_gy_declarations(p, group);
       line("    for (int c = 0; c < ", padded, "; c += L) {");
       if (path.has_weight && group.first == 0) line("      FETCH(next_w + c);");
-      if (group.first == 0 && is_first_use(p, &Instruction::out)) write_fetches("next_z", d3, padded, "FETCH2");
+      if (group.first == 0) write_backward_fetches(p);
       write_loads("z", "z", d3, padded);
       if (path.has_weight) line("      const V w0 = load(w + c);");
       if (path.has_weight && twice()) line("      const V wd0 = load(wd + c);");
@@ -501,6 +505,16 @@ class KernelWriter {
       line("    }");
     }
     end_copies(p, true);
+  }
+
+  void write_backward_fetches(size_t p) {
+    const Instruction &path = problem_.instructions[p];
+    const int64_t padded = layout_.padded1[path.in1];
+    if (!layout_.tiles && is_first_use(p, &Instruction::out))
+      write_fetches("next_z", problem_.block3(path).dim(), padded, "FETCH2");
+    if (!layout_.tiles || !is_first_use(p, &Instruction::in1)) return;
+    write_fetches("next_x", problem_.block1(path).dim(), padded);
+    write_fetches("next_gx", problem_.block1(path).dim(), padded, "FETCH_TO_WRITE");
   }
 
   void write_backward_component(size_t p, int i) {

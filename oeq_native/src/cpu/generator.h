@@ -12,7 +12,7 @@
 namespace oeq::cpu {
 
 /// Increase with every change of the generated code: it is part of every image's key.
-constexpr int kGeneratorVersion = 1;
+constexpr int kGeneratorVersion = 2;
 
 /// The vector unit to generate for.
 struct VectorUnit {
@@ -36,6 +36,7 @@ struct KernelLayout {
   int64_t couplings = 0;
   int64_t uvw_scratch = 0;
   bool direct1 = false, direct3 = false, direct_weights = false;  // packed layout = operand's layout
+  bool tiles = false;                                             // convolution: gradients by tiles where the graph allows it
   int64_t work = 0;                                               // numbers that each thread needs beside
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kProductsPerItem = 256;  // enough that an item's start-up is small, few enough to balance threads
 constexpr int64_t kMostItems = 512;
+constexpr int64_t kLargestTile = 2048;  // products: a sender's partial sum has no more terms
+constexpr int64_t kTilesAtLeast = 16;   // unless they became smaller than kProductsPerItem
 constexpr int64_t kMostPartialBytes = 32 << 20;
 
 /// This thread's own memory for kernels; grows, ends with the thread.
@@ -35,12 +38,20 @@ AlignedMemory::AlignedMemory(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
 
 AlignedMemory::~AlignedMemory() { std::free(data_); }
 
+std::unique_ptr<AlignedMemory> SpareMemory::take(size_t bytes) {
+  std::unique_ptr<AlignedMemory> memory(spare_.exchange(nullptr));
+  if (!memory || memory->size() < bytes) memory = std::make_unique<AlignedMemory>(bytes);
+  return memory;
+}
+
 /// Offsets of a call's own arrays in one allocation.
 struct HostKernel::Memory {
   int64_t items = 1;
   int64_t bytes = 0;
   int64_t receiver_start = 0, sender_start = 0, receiver_order = 0, sender_order = 0;
   int64_t receiver_cut = 0, sender_cut = 0;
+  int64_t tile_items = 0, tile_cut = 0, tile_start = 0, tile_row = 0, sender_rows = 0, sender_rows_start = 0;
+  int64_t seen = 0, owner = 0;
   int64_t x = 0, xd = 0, z = 0, w = 0, wd = 0, partial = 0;
 
   int64_t take(int64_t size) {
@@ -67,8 +78,6 @@ HostKernel::HostKernel(const Problem &problem, Family family, Order order, std::
   work_bytes_ = generic_work(problem_) * size;
 }
 
-HostKernel::~HostKernel() { delete spare_.load(); }
-
 bool HostKernel::needs_packing() const {
   if (tables_) return false;
   const bool shared = problem_.shared_weights && !layout_.direct_weights;
@@ -76,14 +85,17 @@ bool HostKernel::needs_packing() const {
   return shared || (convolves() && nodes);
 }
 
+/// Items that may have a partial gradient of shared weights each.
+int64_t HostKernel::most_partials() const {
+  if (!has_partials()) return std::numeric_limits<int64_t>::max();
+  const int64_t row = std::max<int64_t>(layout_.weight_row, problem_.weight_numel) * 8;
+  return std::max<int64_t>(kMostPartialBytes / std::max<int64_t>(row, 1), 1);
+}
+
 /// Depends on the sizes alone, so that sums over items do not depend on the number of threads.
 int64_t HostKernel::item_count(const OeqCall &call) const {
   int64_t items = std::min((call.products + call.nodes) / kProductsPerItem, kMostItems);
-  if (has_partials()) {
-    const int64_t row = std::max<int64_t>(layout_.weight_row, problem_.weight_numel) * 8;
-    items = std::min(items, kMostPartialBytes / std::max<int64_t>(row, 1));
-  }
-  return std::max<int64_t>(items, 1);
+  return std::max<int64_t>(std::min(items, most_partials()), 1);
 }
 
 HostKernel::Memory HostKernel::plan_memory(const OeqCall &call) const {
@@ -102,9 +114,20 @@ HostKernel::Memory HostKernel::plan_memory(const OeqCall &call) const {
     if (!tables_ && !layout_.direct1 && twice) m.xd = m.take(call.nodes * layout_.row1 * size);
     if (!tables_ && !layout_.direct3 && order_ != Order::kForward) m.z = m.take(call.nodes * layout_.row3 * size);
   }
+  if (convolves() && !tables_ && layout_.tiles && order_ != Order::kForward) {
+    const int64_t tile = std::clamp(call.products / kTilesAtLeast, kProductsPerItem, kLargestTile);
+    m.tile_items = std::min((call.products + tile - 1) / tile, most_partials());
+    m.tile_cut = m.take((m.tile_items + 1) * 8);
+    m.tile_start = m.take((m.tile_items + 1) * 8);
+    m.tile_row = m.take(call.products * 4);
+    m.sender_rows = m.take(most_tile_rows(call) * 4);
+    m.sender_rows_start = m.take((call.nodes + 1) * 8);
+    m.seen = m.take(call.nodes * 4);
+    m.owner = m.take(most_tile_rows(call) * 4);
+  }
   m.w = m.take(layout_.weight_row * size);
   m.wd = m.take(layout_.weight_row * size);
-  if (has_partials()) m.partial = m.take(m.items * std::max(layout_.weight_row, problem_.weight_numel) * size);
+  if (has_partials()) m.partial = m.take(std::max(m.items, m.tile_items) * std::max(layout_.weight_row, problem_.weight_numel) * size);
   return m;
 }
 
@@ -152,6 +175,26 @@ void HostKernel::group(const OeqCall &call, const Memory &m, char *base, Task &t
   cut_evenly(senders.start, call.nodes, m.items, sender_cut);
 }
 
+/// False: each sender occurs in so many items that tiles would be as good as a gradient of every edge.
+bool HostKernel::make_tiles(const OeqCall &call, const Memory &m, char *base, Task &task) const {
+  if (m.tile_items == 0) return false;
+  auto *cut = reinterpret_cast<long long *>(base + m.tile_cut);
+  for (int64_t item = 0; item <= m.tile_items; ++item) cut[item] = call.products * item / m.tile_items;
+  Tiles tiles;
+  tiles.row = reinterpret_cast<int *>(base + m.tile_row);
+  tiles.sender_rows = reinterpret_cast<int *>(base + m.sender_rows);
+  tiles.start = reinterpret_cast<long long *>(base + m.tile_start);
+  tiles.sender_start = reinterpret_cast<long long *>(base + m.sender_rows_start);
+  if (!plan_tiles(call.senders, task.receiver_order, problem_.wide_indices, call.nodes, cut, m.tile_items,
+                  most_tile_rows(call), reinterpret_cast<int *>(base + m.seen), reinterpret_cast<int *>(base + m.owner),
+                  tiles))
+    return false;
+  task.tile_cut = cut, task.tile_start = tiles.start, task.tile_row = tiles.row;
+  task.sender_rows = tiles.sender_rows, task.sender_rows_start = tiles.sender_start;
+  task.partials = m.tile_items;
+  return true;
+}
+
 void HostKernel::run_phase(Phase phase, int64_t items, const Task &task, Executor *executor) const {
   struct Context {
     Task task;
@@ -176,17 +219,26 @@ void HostKernel::run_phase(Phase phase, int64_t items, const Task &task, Executo
 
 void HostKernel::run(const OeqCall &call, const Launch &launch) const {
   const Memory memory = plan_memory(call);
-  std::unique_ptr<AlignedMemory> held(spare_.exchange(nullptr));
-  if (!held || held->size() < static_cast<size_t>(memory.bytes))
-    held = std::make_unique<AlignedMemory>(static_cast<size_t>(memory.bytes));
+  std::unique_ptr<AlignedMemory> held = spare_.take(static_cast<size_t>(memory.bytes)), tile;
   Task task = make_task(call, memory, held->data());
   group(call, memory, held->data(), task);
+  if (make_tiles(call, memory, held->data(), task)) {
+    const int64_t bytes = task.tile_start[memory.tile_items] * layout_.row1 * (problem_.double_precision ? 8 : 4);
+    tile = spare_tile_.take(static_cast<size_t>(bytes));
+    task.tile = tile->data();
+  }
   if (needs_packing()) run_phase(kPack, memory.items, task, launch.executor);
   if (!convolves()) run_phase(kRows, memory.items, task, launch.executor);
-  if (convolves() && order_ != Order::kForward) run_phase(kSend, memory.items, task, launch.executor);
+  if (tile) {
+    run_phase(kTiles, memory.tile_items, task, launch.executor);
+    run_phase(kGather, memory.items, task, launch.executor);
+  } else if (convolves() && order_ != Order::kForward) {
+    run_phase(kSend, memory.items, task, launch.executor);
+  }
   if (convolves() && order_ != Order::kBackward) run_phase(kReceive, memory.items, task, launch.executor);
   if (has_partials()) run_phase(kReduce, 1, task, launch.executor);
-  delete spare_.exchange(held.release());
+  spare_.give_back(std::move(held));
+  if (tile) spare_tile_.give_back(std::move(tile));
 }
 
 }  // namespace oeq::cpu

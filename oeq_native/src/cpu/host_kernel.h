@@ -30,11 +30,25 @@ class AlignedMemory {
   size_t size_;
 };
 
+/// Memory of the last call that ended, for the next.
+class SpareMemory {
+ public:
+  SpareMemory() = default;
+  ~SpareMemory() { delete spare_.load(); }
+  SpareMemory(const SpareMemory &) = delete;
+  SpareMemory &operator=(const SpareMemory &) = delete;
+
+  std::unique_ptr<AlignedMemory> take(size_t bytes);
+  void give_back(std::unique_ptr<AlignedMemory> memory) { delete spare_.exchange(memory.release()); }
+
+ private:
+  std::atomic<AlignedMemory *> spare_{nullptr};
+};
+
 class HostKernel final : public Kernel {
  public:
   /// Without a library: the generic kernel.
   HostKernel(const Problem &problem, Family family, Order order, std::unique_ptr<SharedLibrary> library);
-  ~HostKernel() override;
 
   void run(const OeqCall &call, const Launch &launch) const override;
 
@@ -44,8 +58,11 @@ class HostKernel final : public Kernel {
   Memory plan_memory(const OeqCall &call) const;
   Task make_task(const OeqCall &call, const Memory &memory, char *base) const;
   void group(const OeqCall &call, const Memory &memory, char *base, Task &task) const;
+  bool make_tiles(const OeqCall &call, const Memory &memory, char *base, Task &task) const;
   void run_phase(Phase phase, int64_t items, const Task &task, Executor *executor) const;
   int64_t item_count(const OeqCall &call) const;
+  int64_t most_partials() const;
+  int64_t most_tile_rows(const OeqCall &call) const { return call.products / 2; }
 
   bool needs_packing() const;
   bool has_partials() const { return problem_.shared_weights && order_ != Order::kForward; }
@@ -59,7 +76,7 @@ class HostKernel final : public Kernel {
   std::unique_ptr<GenericTables> tables_;
   KernelFunction *function_ = nullptr;
   int64_t work_bytes_ = 0;
-  mutable std::atomic<AlignedMemory *> spare_{nullptr};  // memory of the last call that ended, for the next
+  mutable SpareMemory spare_, spare_tile_;
 };
 
 }  // namespace oeq::cpu
