@@ -128,11 +128,13 @@ KernelLayout kernel_layout(const Problem &problem, const VectorUnit &unit) {
     if (uvw) layout.uvw_scratch = std::max(layout.uvw_scratch, 4 * d3 * m2 * p1);
     layout.couplings += m2 * static_cast<int64_t>(coupling_entries(problem, path).size());
   }
-  // In the order of the senders each edge reads a row of L3_grad from afar; in the order of the receivers it reads a row
-  // of L1 and updates one of L1_grad instead.
+  // In the order of the senders each edge reads a row of L3_grad from afar; in the order of the receivers it reads a
+  // row of L1 and updates one of L1_grad instead.
   layout.tiles = layout.row3 > 2 * layout.row1;
   const int64_t most_lanes = unit.bytes / (problem.double_precision ? 8 : 4);
   layout.edge_lanes = layout.couplings * most_lanes <= 16384 ? most_lanes : 1;
+  const bool in_place = layout.direct_weights || problem.shared_weights;
+  if (in_place && layout.uvw_scratch == 0) layout.together = std::min<int64_t>(layout.edge_lanes, 2);
   const int64_t d2 = problem.in2.dim, edges = layout.edge_lanes;
   auto piece = [](int64_t numbers) { return round_up(numbers, 64); };
   layout.work = 4 * piece(layout.row1) + 3 * piece(layout.row3) + 3 * piece(layout.weight_row) + 2 * piece(d2 * edges) +
@@ -187,12 +189,12 @@ class KernelWriter {
     const int64_t bytes = layout_.lanes * (problem_.double_precision ? 8 : 4);
     const bool streams = layout_.direct_weights && !problem_.shared_weights && bytes == 64;
     line("#define STREAMS ", int(streams && problem_.weight_numel % layout_.lanes == 0));
-    line("enum { L = ", layout_.lanes, ", EB = ", layout_.edge_lanes, ", D1 = ", problem_.in1.dim,
-         ", D2 = ", problem_.in2.dim, ", D3 = ", problem_.out.dim, ", WN = ", problem_.weight_numel,
-         ", R1 = ", layout_.row1, ", R3 = ", layout_.row3, ", WR = ", layout_.weight_row, ", NM = ", layout_.couplings,
-         ", NS = ", layout_.uvw_scratch, ", SHARED = ", int(problem_.shared_weights),
-         ", DIRECT1 = ", int(layout_.direct1), ", DIRECT3 = ", int(layout_.direct3),
-         ", DIRECTW = ", int(layout_.direct_weights), " };");
+    line("enum { L = ", layout_.lanes, ", EB = ", layout_.edge_lanes, ", UB = ", layout_.together,
+         ", D1 = ", problem_.in1.dim, ", D2 = ", problem_.in2.dim, ", D3 = ", problem_.out.dim,
+         ", WN = ", problem_.weight_numel, ", R1 = ", layout_.row1, ", R3 = ", layout_.row3,
+         ", WR = ", layout_.weight_row, ", NM = ", layout_.couplings, ", NS = ", layout_.uvw_scratch,
+         ", SHARED = ", int(problem_.shared_weights), ", DIRECT1 = ", int(layout_.direct1),
+         ", DIRECT3 = ", int(layout_.direct3), ", DIRECTW = ", int(layout_.direct_weights), " };");
     line(kTaskSource);
   }
 
@@ -350,6 +352,10 @@ class KernelWriter {
   void write_loads(const char *name, const char *from, int count, int64_t step) {
     for (int i = 0; i < count; ++i) line("      const V ", name, i, " = load(", from, " + ", i * step, " + c);");
   }
+  void write_loads(const char *name, const char *from, int count, int64_t step, int64_t s) {
+    for (int i = 0; i < count; ++i)
+      line("      const V ", name, i, " = load(", from, " + ", i * step, " + ", s, " * L);");
+  }
 
   void write_fetches(const char *row, int count, int64_t step, const char *fetch = "FETCH") {
     for (int i = 0; i < count; ++i) line("      ", fetch, "(", row, " + ", i * step, " + c);");
@@ -368,30 +374,76 @@ class KernelWriter {
     const Instruction &path = problem_.instructions[p];
     const int d1 = problem_.block1(path).dim(), d3 = problem_.block3(path).dim();
     const int64_t padded = layout_.padded1[path.in1];
+    const int64_t vectors = vectors_together(p);
     begin_copies(p);
-    write_coupling_loads(p, "m");
-    if (twice()) write_coupling_loads(p, "md");
-    line("    for (int c = 0; c < ", padded, "; c += L) {");
-    if (path.has_weight) line("      FETCH(next_w + c);");
-    if (is_first_use(p, &Instruction::in1)) write_fetches("next_x", d1, padded);
-    write_loads("x", "x", d1, padded);
-    if (twice()) write_loads("xd", "xd", d1, padded);
-    if (path.has_weight) line("      const V w0 = load(w + c);");
-    if (path.has_weight && twice()) line("      const V wd0 = load(wd + c);");
-    for (int i = 0; i < d1; ++i) {
+    line("    for (int c = 0; c < ", padded, "; c += ", vectors, " * L) {");
+    for (int64_t s = 0; s < vectors; ++s)
+      for (int k = 0; k < d3; ++k) line("      V z", k, "_", s, " = load(out + ", k * padded, " + c + ", s, " * L);");
+    line("      for (i64 q = 0; q < o->count; ++q) {");
+    line("      const T *x = o->xs[q] + ", layout_.offset1[path.in1], " + c, *m_q = m + q;");
+    if (path.has_weight) line("      const T *w = o->ws[q] + ", layout_.weight_offset[p], " + v * ", padded, " + c;");
+    if (twice()) line("      const T *xd = o->xds[q] + ", layout_.offset1[path.in1], " + c, *md_q = md + q;");
+    if (twice() && path.has_weight)
+      line("      const T *wd = o->wds[q] + ", layout_.weight_offset[p], " + v * ", padded, " + c;");
+    write_forward_fetches(p, vectors);
+    for (size_t n = 0; n < entries_[p].size(); ++n) {
+      const std::string place = text("_", entries_[p][n].k, "_", entries_[p][n].i);
+      line("      const T m", place, " = m_q[", n, " * EB];");
+      if (twice()) line("      const T md", place, " = md_q[", n, " * EB];");
+    }
+    for (int64_t s = 0; s < vectors; ++s) write_forward_vector(p, s);
+    line("      }");
+    for (int64_t s = 0; s < vectors; ++s)
+      for (int k = 0; k < d3; ++k) line("      store(out + ", k * padded, " + c + ", s, " * L, z", k, "_", s, ");");
+    line("    }");
+    end_copies(p, false);
+  }
+
+  /// Vectors of channels whose sums stay in registers together: several, so that no chain of additions is waited for.
+  int64_t vectors_together(size_t p) const {
+    const Instruction &path = problem_.instructions[p];
+    const int64_t each = (twice() ? 2 : 1) * problem_.block1(path).dim() + problem_.block3(path).dim();
+    int64_t vectors = 4;
+    while (vectors > 1 &&
+           (vectors * each + 2 > unit_.registers || layout_.padded1[path.in1] % (vectors * layout_.lanes)))
+      vectors /= 2;
+    return vectors;
+  }
+
+  void write_forward_fetches(size_t p, int64_t vectors) {
+    const Instruction &path = problem_.instructions[p];
+    const int64_t padded = layout_.padded1[path.in1], x = layout_.offset1[path.in1], w = layout_.weight_offset[p];
+    for (int64_t s = 0; s < vectors; ++s) {
+      if (path.has_weight) line("      FETCH2(o->next_ws[q] + ", w, " + v * ", padded, " + c + ", s, " * L);");
+      if (!is_first_use(p, &Instruction::in1)) continue;
+      for (int i = 0; i < problem_.block1(path).dim(); ++i)
+        line("      FETCH2(o->next_xs[q] + ", x + i * padded, " + c + ", s, " * L);");
+    }
+  }
+
+  /// Adds vector `s` of channels of one product to the sums z.
+  void write_forward_vector(size_t p, int64_t s) {
+    const Instruction &path = problem_.instructions[p];
+    const int64_t padded = layout_.padded1[path.in1];
+    line("      {");
+    write_loads("x", "x", problem_.block1(path).dim(), padded, s);
+    if (twice()) write_loads("xd", "xd", problem_.block1(path).dim(), padded, s);
+    if (path.has_weight) line("      const V w0 = load(w + ", s, " * L);");
+    if (path.has_weight && twice()) line("      const V wd0 = load(wd + ", s, " * L);");
+    for (int i = 0; i < problem_.block1(path).dim(); ++i) {
       const std::string plain = text(path.has_weight ? "w0 * " : "", "x", i);
       const std::string varied = path.has_weight ? text("w0 * xd", i, " + wd0 * x", i) : text("xd", i);
       line("      const V a", i, " = ", twice() ? varied : plain, ";");
       if (twice()) line("      const V b", i, " = ", plain, ";");
     }
-    for (int k = 0; k < d3; ++k) {
+    for (int k = 0; k < problem_.block3(path).dim(); ++k) {
+      // Left to right from what is there, so that every term is one fused multiply-add.
       std::string sum = row_sum(p, k, "m", "a");
       if (sum.empty()) continue;
       if (twice()) sum += " + " + row_sum(p, k, "md", "b");
-      line("      store(out + ", k * padded, " + c, load(out + ", k * padded, " + c) + ", sum, ");");
+      line("      z", k, "_", s, " = z", k, "_", s, " + ", sum, ";");
     }
-    line("    }");
-    end_copies(p, true);
+    line("      }");
   }
 
   /// s[k][v][u] = sum_i m_ki x_i of all copies; twice: also s2 of the products with one varied factor.

@@ -36,8 +36,9 @@ struct KernelLayout {
   int64_t couplings = 0;
   int64_t uvw_scratch = 0;
   bool direct1 = false, direct3 = false, direct_weights = false;  // packed layout = operand's layout
-  bool tiles = false;                                             // convolution: gradients by tiles where the graph allows it
-  int64_t work = 0;                                               // numbers that each thread needs beside
+  int64_t together = 1;                                           // products that share one pass over their sum
+  bool tiles = false;  // convolution: gradients by tiles where the graph allows it
+  int64_t work = 0;    // numbers that each thread needs beside
 };
 
 KernelLayout kernel_layout(const Problem &problem, const VectorUnit &unit);

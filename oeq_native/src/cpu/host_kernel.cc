@@ -127,7 +127,8 @@ HostKernel::Memory HostKernel::plan_memory(const OeqCall &call) const {
   }
   m.w = m.take(layout_.weight_row * size);
   m.wd = m.take(layout_.weight_row * size);
-  if (has_partials()) m.partial = m.take(std::max(m.items, m.tile_items) * std::max(layout_.weight_row, problem_.weight_numel) * size);
+  if (has_partials())
+    m.partial = m.take(std::max(m.items, m.tile_items) * std::max(layout_.weight_row, problem_.weight_numel) * size);
   return m;
 }
 

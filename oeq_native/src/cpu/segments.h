@@ -26,9 +26,9 @@ void cut_evenly(const long long *start, int64_t nodes, int64_t items, long long 
 /// Rows of partial gradients: one for each sender that occurs in an item, an item's rows together.
 struct Tiles {
   int64_t rows = 0;
-  int *row = nullptr;              // [edges]: the row of the edge at each position
-  int *sender_rows = nullptr;      // [rows]: sorted by sender, ascending within one
-  long long *start = nullptr;      // [items + 1]: the first row of each item
+  int *row = nullptr;                 // [edges]: the row of the edge at each position
+  int *sender_rows = nullptr;         // [rows]: sorted by sender, ascending within one
+  long long *start = nullptr;         // [items + 1]: the first row of each item
   long long *sender_start = nullptr;  // [nodes + 1]: where a sender's rows begin in sender_rows
 };
 
