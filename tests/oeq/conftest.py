@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
+import os
 import sys
 from pathlib import Path
 
@@ -6,6 +7,19 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "exhaustive: slow, and like a test that always runs; OEQ_EXHAUSTIVE=1 runs it")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("OEQ_EXHAUSTIVE") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 //
 // CPU kernels without XLA, for tests and benchmarks through ctypes: memory, poison and thread count are the caller's.
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -79,8 +80,26 @@ __attribute__((visibility("default"))) int driver_run(const void *kernel, const 
   }
 }
 
-__attribute__((visibility("default"))) void driver_close(void *kernel) {
-  delete static_cast<oeq::cpu::HostKernel *>(kernel);
+/// Compiles a source within `limit` ms; after `stop_after` ms (negative: never) as if the process ended. 0: it worked.
+__attribute__((visibility("default"))) int driver_compile(const char *source, int stop_after, int limit, char *error,
+                                                          int length) {
+  oeq::StopFlag stop(false);
+  std::atomic<bool> over{false};
+  std::thread stopper([&] {
+    const auto when = std::chrono::steady_clock::now() + std::chrono::milliseconds(stop_after);
+    while (stop_after >= 0 && !over && std::chrono::steady_clock::now() < when)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop = stop_after >= 0;
+  });
+  int result = 0;
+  try {
+    oeq::cpu::HostCompiler().compile(source, stop, std::chrono::milliseconds(limit));
+  } catch (const std::exception &failure) {
+    result = report(failure, error, length);
+  }
+  over = true;
+  stopper.join();
+  return result;
 }
 
 /// The generated source in `text`; returns its length, which may exceed `length`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,6 @@ def library() -> ctypes.CDLL:
     if _library is None:
         _library = ctypes.CDLL(str(_find_library()))
         _library.driver_open.restype = ctypes.c_void_p
-        _library.driver_close.argtypes = [ctypes.c_void_p]
     return _library
 
 
@@ -80,22 +80,31 @@ class Output:
         return bool(np.isnan(self._memory[:_GUARD]).all() and np.isnan(self._memory[-_GUARD:]).all())
 
 
+@cache
+def _open(payload: str, family: str, order: str, generic: bool) -> int:
+    """A kernel's handle; compiled once, and then it stays: tests run with all earlier kernels loaded."""
+    error = ctypes.create_string_buffer(1 << 16)
+    numbers = FAMILIES.index(family), ORDERS.index(order), int(generic)
+    handle = library().driver_open(payload.encode(), *numbers, error, len(error))
+    if not handle:
+        raise RuntimeError(error.value.decode())
+    return handle
+
+
+def compile_source(text: str, stop_after: float = -1, limit: float = 600) -> None:
+    """Runs the host compiler; RuntimeError if it fails, after `limit` seconds or as at the end of a process."""
+    error = ctypes.create_string_buffer(1 << 16)
+    milliseconds = int(1000 * stop_after), int(1000 * limit)
+    if library().driver_compile(text.encode(), *milliseconds, error, len(error)):
+        raise RuntimeError(error.value.decode())
+
+
 class NativeKernel:
     """One op of one problem; `generic`: the kernel for machines without a compiler."""
 
     def __init__(self, problem: Problem, family: str, order: str, generic: bool = False, payload: str | None = None):
         self.problem, self.family, self.order = problem, family, order
-        payload = payload or make_kernel(problem, family).payload
-        error = ctypes.create_string_buffer(1 << 16)
-        self._handle = library().driver_open(
-            payload.encode(), FAMILIES.index(family), ORDERS.index(order), int(generic), error, len(error)
-        )
-        if not self._handle:
-            raise RuntimeError(error.value.decode())
-
-    def __del__(self):
-        if getattr(self, "_handle", None):
-            library().driver_close(self._handle)
+        self._handle = _open(payload or make_kernel(problem, family).payload, family, order, generic)
 
     def prepare(self, *operands, receivers=None, senders=None, sender_order=None, threads: int = 1):
         """Operands in the op's order (see OeqCall); returns a function that runs the op again in the same memory."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CPU kernels against plain JAX in float64: every op and order, outputs poisoned, one and two threads."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -8,8 +9,14 @@ import sys
 import numpy as np
 import pytest
 from native import ORDERS, NativeKernel
-from problems import TOLERANCE, Case, all_paths, hub_graph, random_graph, relative_error
+from problems import TOLERANCE, Case, Graph, all_paths, hub_graph, random_graph, relative_error
 from stablemd.oeq import make_problem
+
+
+def exhaustive(*values):
+    """Values of a test that runs with OEQ_EXHAUSTIVE=1."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
 
 MACE = {"in1": "{c}x0e+{c}x1o", "in2": "0e+1o+2e", "lmax": 2}
 
@@ -31,8 +38,12 @@ def check(case: Case, generic: bool = False, orders=ORDERS, factor: float = 1.0)
             np.testing.assert_array_equal(a, b, err_msg=f"{order}, result {number}: depends on threads")
 
 
-@pytest.mark.parametrize("family", ["tp", "conv"])
-@pytest.mark.parametrize("mode, shared, layout", [("uvu", False, "ir_mul"), ("uvw", True, "mul_ir")])
+@pytest.mark.parametrize("mode, shared, layout, family", [
+    ("uvu", False, "ir_mul", "conv"),
+    ("uvw", True, "mul_ir", "tp"),
+    exhaustive("uvu", True, "mul_ir", "tp"),
+    exhaustive("uvw", False, "ir_mul", "conv"),
+])  # fmt: skip
 def test_reference_is_plain_jax(mode, shared, layout, family, rng):
     """The NumPy reference of this file is the JAX op and what JAX makes of it."""
     problem = all_paths("2x0e+3x1o", "0e+2x1o", 1, mode, out_channels=2 if mode == "uvw" else 0,
@@ -43,28 +54,35 @@ def test_reference_is_plain_jax(mode, shared, layout, family, rng):
             assert relative_error(value, expected) < 1e-14
 
 
-@pytest.mark.parametrize("channels", [1, 3, 8, 24, 40, 64, 128])
 @pytest.mark.parametrize("dtype, layout", [("float32", "mul_ir"), ("float32", "ir_mul"), ("float64", "mul_ir")])
+@pytest.mark.parametrize("channels", [1, 3, 8, 24, 40, 64, 128])
 def test_channel_counts(channels, dtype, layout, rng):
     problem = mace_like(channels, dtype=dtype, layout=layout)
     check(Case(problem, random_graph(17, 90, rng), 0, rng))
 
 
-@pytest.mark.parametrize("in1, in2, lmax", [
-    ("4x0e+4x1o+4x2e+4x3o+4x4e", "0e+1o+2e+3o+4e", 4),
-    ("2x0o+3x1e+2x2o", "1x1e+1x2o+1x3e", 4),
-    ("16x4e+16x3e", "1x4e+1x3o", 4),
+@pytest.mark.parametrize("dtype, in1, in2", [
+    ("float64", "4x0e+4x1o+4x2e+4x3o+4x4e", "0e+1o+2e+3o+4e"),
+    ("float32", "2x0o+3x1e+2x2o", "1x1e+1x2o+1x3e"),
+    ("float32", "16x4e+16x3e", "1x4e+1x3o"),
+    exhaustive("float32", "4x0e+4x1o+4x2e+4x3o+4x4e", "0e+1o+2e+3o+4e"),
+    exhaustive("float64", "2x0o+3x1e+2x2o", "1x1e+1x2o+1x3e"),
+    exhaustive("float64", "16x4e+16x3e", "1x4e+1x3o"),
 ])  # fmt: skip
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_ranks_and_parities_to_four(in1, in2, lmax, dtype, rng):
-    check(Case(all_paths(in1, in2, lmax, dtype=dtype), random_graph(5, 21, rng), 0, rng))
+def test_ranks_and_parities_to_four(dtype, in1, in2, rng):
+    check(Case(all_paths(in1, in2, 4, dtype=dtype), random_graph(5, 21, rng), 0, rng))
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("mode", ["uvu", "uvw"])
-@pytest.mark.parametrize("family", ["tp", "conv"])
+def modes_layouts_and_weights():
+    """Every combination; every pair of values is in one that always runs."""
+    choices = (["uvu", "uvw"], [False, True], ["mul_ir", "ir_mul"], ["float32", "float64"], ["tp", "conv"])
+    for values in itertools.product(*choices):
+        first, second, third, fourth, fifth = (c.index(v) for c, v in zip(choices, values, strict=True))
+        always = fourth == (first + second) % 2 and fifth == (first + third) % 2
+        yield values if always else exhaustive(*values)
+
+
+@pytest.mark.parametrize("mode, shared, layout, dtype, family", modes_layouts_and_weights())
 def test_modes_layouts_and_weights(mode, shared, layout, dtype, family, rng):
     in1, in2 = ("5x0e+35x1o", "2x0e+3x1o") if mode == "uvu" else ("3x0e+5x1o", "2x0e+3x1o")
     problem = all_paths(in1, in2, 2, mode, out_channels=7 if mode == "uvw" else 0,
@@ -77,11 +95,14 @@ def test_modes_layouts_and_weights(mode, shared, layout, dtype, family, rng):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mode", ["uvu", "uvw"])
 def test_generic_kernel(mode, shared, family, rng):
-    for dtype, layout in (("float32", "mul_ir"), ("float64", "ir_mul")):
-        problem = all_paths("3x0e+2x1o+1x4e", "2x0e+1x1o+1x4e", 4, mode, out_channels=4 if mode == "uvw" else 0,
+    """Up to 9,000 products, so that its sums in float32 are long as well."""
+    for dtype, layout, products, lmax in (
+        ("float32", "mul_ir", 300, 4), ("float64", "ir_mul", 300, 4), ("float32", "ir_mul", 9_000, 1),
+    ):  # fmt: skip
+        problem = all_paths("3x0e+2x1o+1x4e", "2x0e+1x1o+1x4e", lmax, mode, out_channels=4 if mode == "uvw" else 0,
                             shared_weights=shared, layout=layout, dtype=dtype)  # fmt: skip
-        graph = random_graph(11, 300, rng) if family == "conv" else None
-        check(Case(problem, graph, 300, rng), generic=True)
+        graph = random_graph(11, products, rng) if family == "conv" else None
+        check(Case(problem, graph, products, rng), generic=True)
 
 
 def sharing_problem(**options):
@@ -126,12 +147,37 @@ def test_one_node_with_ten_thousand_edges(dtype, shared, hub_sends, rng):
     check(Case(problem, hub_graph(40, 10_000, rng, hub_sends), 0, rng))
 
 
-@pytest.mark.parametrize("length", [15, 16, 17, 127, 128, 129, 255, 256, 257])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 15, 16, 17, 127, 128, 129, 255, 256, 257])
 def test_segments_around_internal_blocks(length, rng):
-    """Blocks of 16 edges for couplings, 128 for partial sums, 256 products per piece of work."""
+    """Blocks of 2 products for one pass, 8 or 16 for couplings, 128 for partial sums, 256 per piece of work."""
     problem = mace_like(3, dtype="float64", shared_weights=True)
     check(Case(problem, hub_graph(3, length, rng, hub_sends=length % 2 == 0), 0, rng))
     check(Case(problem, None, length, rng), orders=("backward",))
+
+
+def in_order_of_receivers(channels: int, **options):
+    """As in MACE: the output is so much longer than the input that gradients are taken in the receivers' order."""
+    return all_paths(f"{channels}x0e+{channels}x1o", "0e+1o+2e", 2, **options)
+
+
+def in_order_of_senders(channels: int, **options):
+    """The output is no longer than the input."""
+    paths = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvu", True)]
+    irreps = f"{channels}x0e+{channels}x1o"
+    return make_problem(irreps, "0e+1o", irreps, paths, **options)
+
+
+@pytest.mark.parametrize("make", [in_order_of_receivers, in_order_of_senders])
+@pytest.mark.parametrize("layout, dtype, shared", [("ir_mul", "float32", False), ("mul_ir", "float64", True)])
+def test_gradients_of_many_edges(make, layout, dtype, shared, rng):
+    """Nodes in space order, where one item knows few senders; at random; and receivers that are not sorted."""
+    problem = make(16 if dtype == "float32" else 5, layout=layout, dtype=dtype, shared_weights=shared)
+    node = np.repeat(np.arange(400), 13)
+    near = Graph(400, node.astype(np.int32), ((node + rng.integers(-9, 9, node.size)) % 400).astype(np.int32))
+    anywhere = random_graph(400, 1_200, rng, ordered=False)
+    unsorted = random_graph(40, 5_000, rng, ordered=False, sort=False)
+    for graph in (near, anywhere, unsorted):
+        check(Case(problem, graph, 0, rng), orders=("backward", "double_backward"))
 
 
 def test_many_pieces_of_work(rng):

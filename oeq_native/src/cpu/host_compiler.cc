@@ -59,31 +59,54 @@ std::string read_file(const fs::path &path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Runs a command with stdout and stderr in `log`; true if it ended with status 0.
-bool run(const std::vector<std::string> &command, const fs::path &log, const StopFlag &stop) {
+using Clock = std::chrono::steady_clock;
+
+/// Starts a command in a process group of its own with stdout and stderr in `log`; -1 if it cannot be started.
+pid_t start(const std::vector<std::string> &command, const fs::path &log) {
   std::vector<char *> arguments;
   for (const std::string &argument : command) arguments.push_back(const_cast<char *>(argument.c_str()));
   arguments.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
   pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int failed = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (failed) return false;
+  posix_spawnattr_destroy(&attributes);
+  return failed ? -1 : child;
+}
+
+/// Ends a command and all that it started: a compiler's driver leaves the work to children.
+void end_group(pid_t leader) {
+  kill(-leader, SIGKILL);
+  int status = 0;
+  while (waitpid(leader, &status, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/// Runs a command with stdout and stderr in `log`; true if it ended with status 0.
+bool run(const std::vector<std::string> &command, const fs::path &log, const StopFlag &stop,
+         std::chrono::milliseconds limit) {
+  const Clock::time_point deadline = Clock::now() + limit;
+  const pid_t child = start(command, log);
+  if (child < 0) return false;
   int status = 0;
   for (pid_t ended = 0; ended == 0;) {
     ended = waitpid(child, &status, WNOHANG);
     if (ended < 0 && errno == EINTR) ended = 0;
     if (ended < 0) return true;  // the host process reaps children itself: judge by what was written
     if (ended != 0) break;
-    if (stop.load()) {
-      kill(child, SIGKILL);
-      while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-      }
-      throw KernelError("compilation was stopped because the process ends");
+    const bool late = Clock::now() > deadline;
+    if (late || stop.load()) {
+      end_group(child);
+      throw KernelError(late ? command[0] + " did not end within " + std::to_string(limit.count() / 1000) + " s"
+                             : "compilation was stopped because the process ends");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -115,21 +138,26 @@ HostCompiler::HostCompiler() {
   std::vector<std::string> version = command_;
   version.emplace_back("--version");
   const TemporaryFolder folder;
-  if (!run(version, folder / "log", StopFlag(false))) return;
+  try {
+    if (!run(version, folder / "log", StopFlag(false), std::chrono::seconds(20))) return;
+  } catch (const KernelError &) {
+    return;  // it hangs: as good as none
+  }
   const std::string answer = read_file(folder / "log");
   for (const std::string &part : command_) identity_ += part + ' ';
   identity_ += '(' + answer.substr(0, answer.find('\n')) + ')';
   for (const char *option : kOptions) identity_ += std::string(" ") + option;
 }
 
-std::string HostCompiler::compile(const std::string &source, const StopFlag &stop) const {
+std::string HostCompiler::compile(const std::string &source, const StopFlag &stop,
+                                  std::chrono::milliseconds limit) const {
   const TemporaryFolder folder;
   const fs::path input = folder / "kernel.cc", output = folder / "kernel.so", log = folder / "log";
   std::ofstream(input, std::ios::binary) << source;
   std::vector<std::string> command = command_;
   command.insert(command.end(), std::begin(kOptions), std::end(kOptions));
   command.insert(command.end(), {"-o", output.string(), input.string()});
-  const bool succeeded = run(command, log, stop);
+  const bool succeeded = run(command, log, stop, limit);
   std::string bytes = read_file(output);
   if (!succeeded || bytes.empty()) throw KernelError("the host compiler " + command_[0] + " failed\n" + read_file(log));
   return bytes;

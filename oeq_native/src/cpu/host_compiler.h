@@ -3,6 +3,7 @@
 // The host's C++ compiler.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ class HostCompiler {
   const std::string &identity() const { return identity_; }
 
   /// Compiles one source to the bytes of a shared library. Throws KernelError with the compiler's log; also when `stop`
-  /// was set, after ending the compiler.
-  std::string compile(const std::string &source, const StopFlag &stop) const;
+  /// was set or the time is over, after ending the compiler with all that it started.
+  std::string compile(const std::string &source, const StopFlag &stop,
+                      std::chrono::milliseconds limit = std::chrono::minutes(10)) const;
 
  private:
   std::vector<std::string> command_;
