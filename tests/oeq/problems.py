@@ -97,11 +97,15 @@ class Case:
         def backward(x, y, w, z):
             return jax.vjp(self.op, x, y, w)[1](z)
 
-        if order == "forward":
-            return (np.asarray(self.op(x, y, w)),)
-        if order == "backward":
-            return tuple(map(np.asarray, backward(x, y, w, z)))
-        return tuple(map(np.asarray, jax.vjp(backward, x, y, w, z)[1](tuple(varied))))
+        @jax.jit
+        def results(x, y, w, z, *varied):
+            if order == "forward":
+                return (self.op(x, y, w),)
+            if order == "backward":
+                return backward(x, y, w, z)
+            return jax.vjp(backward, x, y, w, z)[1](varied)
+
+        return tuple(map(np.asarray, results(x, y, w, z, *varied)))
 
     def reference(self, order: str) -> tuple[np.ndarray, ...]:
         """Results in float64 by NumPy from the multilinear form; test_kernels.py holds it against jax_reference."""

@@ -75,11 +75,13 @@ def test_ranks_and_parities_to_four(dtype, in1, in2, rng):
 
 def modes_layouts_and_weights():
     """Every combination; every pair of values is in one that always runs."""
+    cases = []
     choices = (["uvu", "uvw"], [False, True], ["mul_ir", "ir_mul"], ["float32", "float64"], ["tp", "conv"])
     for values in itertools.product(*choices):
         first, second, third, fourth, fifth = (c.index(v) for c, v in zip(choices, values, strict=True))
         always = fourth == (first + second) % 2 and fifth == (first + third) % 2
-        yield values if always else exhaustive(*values)
+        cases.append(values if always else exhaustive(*values))
+    return cases
 
 
 @pytest.mark.parametrize("mode, shared, layout, dtype, family", modes_layouts_and_weights())

@@ -2,6 +2,7 @@
 """The JAX ops: derivatives of any order in any mode through the custom calls, against plain JAX."""
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -70,30 +71,42 @@ class TestDerivatives:
             right = sum(np.vdot(a, b) for a, b in zip(pulled, tangents, strict=True))
             assert abs(left - right) < 1e-12 * max(1, abs(left)) * 10
 
-    @pytest.mark.parametrize("modes", ["rr", "fr", "rf", "ff", "rrr", "frr", "rfr", "ffr"])
-    def test_higher_orders(self, family, shared, modes, rng):
-        """Modes applied innermost last: r the gradient of a scalar, f a directional derivative."""
-        case, op = make_case(family, rng, shared=shared)
-        primals = case.operands[:3]
-        tangents = case.operands[4:]
 
-        def energy(function):
-            return lambda *p: jnp.sum(jnp.sin(function(*p)))
+def modes_and_ops():
+    """Second order of every op, third order of some; OEQ_EXHAUSTIVE=1 for the rest."""
+    always = {("rrr", "conv", False), ("frr", "tp", True), ("rfr", "conv", True), ("ffr", "tp", False)}
+    cases = []
+    for case in itertools.product(["rr", "fr", "rf", "ff", "rrr", "frr", "rfr", "ffr"], ["tp", "conv"], [False, True]):
+        slow = len(case[0]) == 3 and case not in always
+        cases.append(pytest.param(*case, marks=pytest.mark.exhaustive) if slow else case)
+    return cases
 
-        def derive(function, mode):
-            if mode == "f":
-                return lambda *p: jax.jvp(function, p, tangents)[1]
 
-            def contracted(*p):
-                gradients = jax.grad(function, argnums=(0, 1, 2))(*p)
-                return sum(jnp.vdot(g, t**2) for g, t in zip(gradients, tangents, strict=True))
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("modes, family, shared", modes_and_ops())
+def test_higher_orders(modes, family, shared, rng):
+    """Modes applied innermost last: r the gradient of a scalar, f a directional derivative."""
+    case, op = make_case(family, rng, shared=shared)
+    primals = case.operands[:3]
+    tangents = case.operands[4:]
 
-            return contracted
+    def energy(function):
+        return lambda *p: jnp.sum(jnp.sin(function(*p)))
 
-        ours, expected = energy(op), energy(case.op)
-        for mode in reversed(modes):
-            ours, expected = derive(ours, mode), derive(expected, mode)
-        agree(jax.jit(ours)(*primals), jax.jit(expected)(*primals), 1e-11)
+    def derive(function, mode):
+        if mode == "f":
+            return lambda *p: jax.jvp(function, p, tangents)[1]
+
+        def contracted(*p):
+            gradients = jax.grad(function, argnums=(0, 1, 2))(*p)
+            return sum(jnp.vdot(g, t**2) for g, t in zip(gradients, tangents, strict=True))
+
+        return contracted
+
+    ours, expected = energy(op), energy(case.op)
+    for mode in reversed(modes):
+        ours, expected = derive(ours, mode), derive(expected, mode)
+    agree(jax.jit(ours)(*primals), jax.jit(expected)(*primals), 1e-11)
 
 
 @pytest.mark.usefixtures("registered")
