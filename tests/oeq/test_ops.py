@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The JAX ops: derivatives of any order in any mode through the custom calls, against plain JAX."""
 
-import hashlib
 import itertools
-import json
-import os
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -156,63 +151,6 @@ def test_lowering_is_upstreams_custom_calls(platform):
     assert [len(operands.split(",")) for _, operands in calls] == [7, 8]
     assert f"hash = {conv.kernel.hash} : i64" in text
     assert "kernel = " in text
-
-
-def test_payload_bytes_are_stable_across_processes():
-    script = (
-        "from problems import all_paths; from stablemd.oeq import make_kernel; "
-        "print(*(make_kernel(all_paths('24x0e+24x1o', '0e+1o+2e', 2), f).payload for f in ('tp', 'conv')))"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
-    outputs = [
-        subprocess.run([sys.executable, "-c", script], env=environment | {"PYTHONHASHSEED": seed}, check=True,
-                       capture_output=True, text=True).stdout
-        for seed in ("1", "2")
-    ]  # fmt: skip
-    assert outputs[0] == outputs[1]
-    kernel = oeq.make_kernel(all_paths("24x0e+24x1o", "0e+1o+2e", 2), "conv")
-    assert kernel.hash == int.from_bytes(hashlib.sha256(kernel.payload.encode()).digest()[:7], "big")
-    assert kernel.payload in outputs[0]
-
-
-def test_cuda_source_of_openequivariance():
-    pytest.importorskip("jinja2")
-    problem = all_paths("32x0e+32x1o", "0e+1o", 1)
-    try:
-        kernel = oeq.make_kernel(problem, "conv", gpu="h200")
-    except ImportError:
-        pytest.skip("openequivariance is not installed")
-    payload = json.loads(kernel.payload)
-    assert "__global__" in payload["kernel"]
-    assert set(payload) == {
-        "kernel", "forward_config", "backward_config", "double_backward_config", "kernel_prop", "problem",
-    }  # fmt: skip
-    plain = json.loads(oeq.make_kernel(problem, "conv").payload)
-    assert payload["kernel_prop"] == plain["kernel_prop"]
-    assert payload["problem"] == plain["problem"]
-    with pytest.raises(ValueError, match="unknown GPU 'h20'; known are t4, "):
-        oeq.make_kernel(problem, "conv", gpu="h20")
-
-
-def test_weight_order_is_openequivariances():
-    schedule = pytest.importorskip("openequivariance.core.LoopUnrollTP", exc_type=ImportError)
-    from stablemd.oeq import _cuda_source
-
-    for mode, channels in (("uvu", 0), ("uvw", 40)):
-        problem = all_paths("40x0e+33x1o", "2x0e+35x1o", 1, mode, out_channels=channels)
-        device = _cuda_source.DEVICES["h200"]
-        from types import SimpleNamespace
-
-        properties = SimpleNamespace(
-            maxSharedMemPerBlock=device.shared_memory, multiprocessorCount=device.multiprocessors, warpsize=32
-        )
-        upstream = schedule.LoopUnrollTP(_cuda_source._upstream_problem(problem), properties, False, torch_op=False)
-        weights = np.arange(problem.weight_numel, dtype=np.int32)
-        expected = np.zeros_like(weights)
-        for spec in upstream.forward_schedule.weight_reordering_info(weights, False):
-            part = weights[spec["parent_range"]].reshape(spec["parent_shape"])[spec["weights_subrange"]]
-            expected[spec["child_range"]] = part.transpose(spec["transpose_perm"]).ravel()
-        np.testing.assert_array_equal(problem.oeq_weight_order, expected)
 
 
 @pytest.mark.parametrize("change, message", [

@@ -87,16 +87,12 @@ def _upstream_problem(problem: Problem) -> Any:
     )
 
 
-def cuda_payload(problem: Problem, family: str, gpu: str, deterministic: bool) -> dict[str, Any]:
-    """OpenEquivariance's payload for the named GPU: CUDA source, launch configurations, ``kernel_prop``.
-
-    Raises ValueError for an unknown GPU or a problem that its kernels do not cover, ImportError without the package.
-    """
+def _device_properties(gpu: str) -> SimpleNamespace:
+    """What OpenEquivariance would ask of the GPU itself."""
     if gpu not in DEVICES:
         raise ValueError(f"unknown GPU {gpu!r}; known are {', '.join(DEVICES)}")
-    _check_supported(problem)
     device = DEVICES[gpu]
-    properties = SimpleNamespace(
+    return SimpleNamespace(
         name=gpu,
         warpsize=32,
         major=device.major,
@@ -104,6 +100,15 @@ def cuda_payload(problem: Problem, family: str, gpu: str, deterministic: bool) -
         multiprocessorCount=device.multiprocessors,
         maxSharedMemPerBlock=device.shared_memory,
     )
+
+
+def cuda_payload(problem: Problem, family: str, gpu: str, deterministic: bool) -> dict[str, Any]:
+    """OpenEquivariance's payload for the named GPU: CUDA source, launch configurations, ``kernel_prop``.
+
+    Raises ValueError for an unknown GPU or a problem that its kernels do not cover, ImportError without the package.
+    """
+    properties = _device_properties(gpu)
+    _check_supported(problem)
     upstream = _upstream_problem(problem)
     if family == "tp":
         kernel = _import_openequivariance("core.LoopUnrollTP").LoopUnrollTP(upstream, properties, False, torch_op=False)
