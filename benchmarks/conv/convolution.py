@@ -3,7 +3,9 @@
 
 MACE's second layer: 128x0e+128x1o times spherical harmonics l <= 3, 10 uvu paths, float32; 2,000 nodes in a periodic
 box in space order, about 60,000 edges (pairs within a cutoff). Prints one line per measurement and ends with
-``speedup=<times> peak=<fraction>`` (forward + backward, one thread; best of repeats that alternate between both sides).
+``speedup=<times> peak=<fraction>`` (forward + backward; best of repeats that alternate between all that is measured).
+"of peak" counts the operations of :func:`flops` against fused multiply-adds in registers; "of memory" compares with the
+time that operands and results (:func:`traffic`) alone would take at the rate of a plain loop in the same run.
 """
 
 from __future__ import annotations
@@ -70,16 +72,41 @@ def flops(problem, edges: int) -> tuple[float, float]:
     return float(forward * edges), float(backward * edges)
 
 
-def fma_peak() -> Callable[[], float]:
+def traffic(problem, nodes: int, edges: int) -> dict[str, tuple[int, int]]:
+    """Bytes of operands, each read once, and of results, each written once."""
+    x, z = nodes * problem.irreps_in1.dim, nodes * problem.irreps_out.dim
+    edge = edges * (problem.irreps_in2.dim + problem.weight_numel)
+    return {"forward": (4 * (x + edge), 4 * z), "backward": (4 * (x + edge + z), 4 * (x + edge))}
+
+
+class Machine:
+    """Peaks of one core, by peak.cc."""
+
+    def __init__(self, stream_bytes: int = 1 << 28) -> None:
+        self._library = _compile_peak()
+        self._library.fma_peak.restype = self._library.stream.restype = ctypes.c_double
+        self._library.stream.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p]
+        self._sink, self._bytes = ctypes.c_float(), stream_bytes
+        memory = [np.ones(stream_bytes + 64, np.uint8) for _ in range(2)]
+        self._memory, self._places = memory, [m.ctypes.data + -m.ctypes.data % 64 for m in memory]
+
+    def flops(self) -> float:
+        """GFLOP/s of fused multiply-adds in registers."""
+        return self._library.fma_peak(ctypes.c_long(4_000_000), ctypes.byref(self._sink))
+
+    def stream(self, write: bool) -> float:
+        """GB/s of reading, or of reading and writing as much."""
+        source, target = self._places
+        return self._library.stream(source, target if write else None, self._bytes, ctypes.byref(self._sink))
+
+
+def _compile_peak() -> ctypes.CDLL:
     folder = tempfile.mkdtemp()
     target = os.path.join(folder, "peak.so")
     source = Path(__file__).with_name("peak.cc")
     compiler = os.environ.get("CXX", "c++").split()
     subprocess.run([*compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", target, str(source)], check=True)
-    function = ctypes.CDLL(target).fma_peak
-    function.restype = ctypes.c_double
-    sink = ctypes.c_float()
-    return lambda: function(ctypes.c_long(4_000_000), ctypes.byref(sink))
+    return ctypes.CDLL(target)
 
 
 def seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -119,23 +146,31 @@ def main() -> None:
     graph = {"receivers": receivers, "senders": senders, "threads": arguments.threads}
     run_forward = forward.prepare(x, y, w, **graph)
     run_backward = backward.prepare(x, y, w, z, sender_order=order, **graph)
-    peak = fma_peak()
+    machine = Machine()
     run_jax = None if arguments.skip_jax else jax_forward_backward(problem, x, y, w, z, receivers, senders)
 
     # One thread: time that it ran, as for the peak, so that other processes on a busy machine count less.
     clock = time.thread_time if arguments.threads == 1 else time.perf_counter
-    best = {"forward": np.inf, "backward": np.inf, "jax": np.inf, "peak": 0.0}
+    best = {"forward": np.inf, "backward": np.inf, "jax": np.inf, "peak": 0.0, "read": 0.0, "copy": 0.0}
     for _ in range(arguments.repeats):
-        best["peak"] = max(best["peak"], peak())
+        best["peak"] = max(best["peak"], machine.flops())
+        best["read"] = max(best["read"], machine.stream(write=False))
+        best["copy"] = max(best["copy"], machine.stream(write=True))
         best["forward"] = min(best["forward"], seconds(run_forward, clock))
         best["backward"] = min(best["backward"], seconds(run_backward, clock))
         if run_jax:
             best["jax"] = min(best["jax"], seconds(run_jax, time.process_time))
     work = flops(problem, edges)
-    print(f"peak      {best['peak']:7.1f} GFLOP/s")
+    print(
+        f"peak      {best['peak']:7.1f} GFLOP/s, memory: {best['read']:.1f} GB/s read, {best['copy']:.1f} read + write"
+    )
     for name, count in zip(("forward", "backward"), work, strict=True):
         rate = count / best[name] / 1e9
-        print(f"{name:9s} {best[name] * 1e3:7.2f} ms {rate:7.1f} GFLOP/s {rate / best['peak']:.2f} of peak")
+        read, written = traffic(problem, arguments.nodes, edges)[name]
+        copied = 2 * min(read, written)
+        memory = (copied / best["copy"] + (read + written - copied) / best["read"]) / 1e9
+        print(f"{name:9s} {best[name] * 1e3:7.2f} ms {rate:7.1f} GFLOP/s {rate / best['peak']:.2f} of peak, "
+              f"{memory / best[name]:.2f} of memory ({memory * 1e3:.2f} ms)")  # fmt: skip
     both = best["forward"] + best["backward"]
     print(f"JAX       {best['jax'] * 1e3:7.2f} ms forward + backward")
     print(f"speedup={best['jax'] / both:.2f} peak={sum(work) / both / 1e9 / best['peak']:.3f}")

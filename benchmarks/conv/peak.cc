@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The vector peak of one core: independent fused multiply-adds in registers. Compile with -O3 -march=native.
+// What one core can do at most: independent fused multiply-adds in registers, and streams from and to memory. Compile
+// with -O3 -march=native.
 #include <ctime>
 
 #if defined(__AVX512F__)
@@ -34,4 +35,33 @@ extern "C" double fma_peak(long repeats, float *sink) {
   const double seconds = cpu_seconds() - start;
   for (const V &v : chain) *sink += v[0];
   return 2.0 * kLanes * kChains * static_cast<double>(repeats) / seconds / 1e9;
+}
+
+static void write(V *to, V value) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef long long Longs __attribute__((vector_size(64), may_alias));
+  __builtin_ia32_movntdq512(reinterpret_cast<Longs *>(to), reinterpret_cast<Longs>(value));
+#else
+  *to = value;
+#endif
+}
+
+/// GB/s of reading `bytes` from an array, `to` null, or of reading them and writing as many, around the cache where
+/// there is an instruction for it. Arrays aligned to 64 bytes, `bytes` a multiple of 1024.
+extern "C" double stream(const void *from, void *to, long bytes, float *sink) {
+  const V *source = static_cast<const V *>(from);
+  V *target = static_cast<V *>(to);
+  V sum[8] = {};
+  const long count = bytes / static_cast<long>(sizeof(V));
+  const double start = cpu_seconds();
+  for (long i = 0; i < count; i += 8) {
+#pragma GCC unroll 8
+    for (long k = 0; k < 8; ++k) {
+      sum[k] += source[i + k];
+      if (target) write(target + i + k, source[i + k]);
+    }
+  }
+  const double seconds = cpu_seconds() - start;
+  for (const V &v : sum) *sink += v[0];
+  return (target ? 2.0 : 1.0) * static_cast<double>(bytes) / seconds / 1e9;
 }

@@ -305,9 +305,8 @@ class KernelWriter {
     line("  T *out = o->out + ", z, ", *gx = o->gx + ", x, ", *gw = o->gw + ", w, ";");
     line("  T *gy = o->gy + ", problem_.block2(path).offset, " * L, *s = o->s;");
     line("  const T *next_w = o->next_w + ", w, ", *next_x = o->next_x + ", x, ", *next_z = o->next_z + ", z, ";");
-    line("  const T *next_gx = o->next_gx + ", x, ";");
     line("  (void)w, (void)z, (void)out, (void)gx, (void)gw, (void)gy, (void)s;");
-    line("  (void)next_w, (void)next_x, (void)next_z, (void)next_gx;");
+    line("  (void)next_w, (void)next_x, (void)next_z;");
     if (twice()) line("  (void)wd, (void)xd, (void)md;");
   }
 
@@ -564,9 +563,8 @@ class KernelWriter {
     const int64_t padded = layout_.padded1[path.in1];
     if (!layout_.tiles && is_first_use(p, &Instruction::out))
       write_fetches("next_z", problem_.block3(path).dim(), padded, "FETCH2");
-    if (!layout_.tiles || !is_first_use(p, &Instruction::in1)) return;
-    write_fetches("next_x", problem_.block1(path).dim(), padded);
-    write_fetches("next_gx", problem_.block1(path).dim(), padded, "FETCH_TO_WRITE");
+    if (layout_.tiles && is_first_use(p, &Instruction::in1))
+      write_fetches("next_x", problem_.block1(path).dim(), padded);
   }
 
   void write_backward_component(size_t p, int i) {
