@@ -22,6 +22,15 @@ static double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+/// Makes the compiler compute `v` at every turn.
+static inline void keep(V &v) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(v));
+#else
+  asm volatile("" : "+w"(v));
+#endif
+}
+
 /// GFLOP/s; `sink` keeps the result alive.
 extern "C" double fma_peak(long repeats, float *sink) {
   V chain[kChains];
@@ -30,7 +39,10 @@ extern "C" double fma_peak(long repeats, float *sink) {
   const double start = cpu_seconds();
   for (long r = 0; r < repeats; ++r) {
 #pragma GCC unroll 24
-    for (V &v : chain) v = v * factor + term;
+    for (V &v : chain) {
+      v = v * factor + term;
+      keep(v);
+    }
   }
   const double seconds = cpu_seconds() - start;
   for (const V &v : chain) *sink += v[0];
@@ -38,9 +50,13 @@ extern "C" double fma_peak(long repeats, float *sink) {
 }
 
 static void write(V *to, V value) {
-#if defined(__AVX512F__) && !defined(__clang__)
+#if defined(__AVX512F__)
   typedef long long Longs __attribute__((vector_size(64), may_alias));
+#ifdef __clang__
+  __builtin_nontemporal_store(reinterpret_cast<Longs>(value), reinterpret_cast<Longs *>(to));
+#else
   __builtin_ia32_movntdq512(reinterpret_cast<Longs *>(to), reinterpret_cast<Longs>(value));
+#endif
 #else
   *to = value;
 #endif

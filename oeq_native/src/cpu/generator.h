@@ -12,7 +12,7 @@
 namespace oeq::cpu {
 
 /// Increase with every change of the generated code: it is part of every image's key.
-constexpr int kGeneratorVersion = 2;
+constexpr int kGeneratorVersion = 3;
 
 /// The vector unit to generate for.
 struct VectorUnit {
