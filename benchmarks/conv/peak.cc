@@ -22,13 +22,14 @@ static double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Makes the compiler compute `v` at every turn.
+/// Makes clang compute `v` at every turn. g++ does anyway, but would do it in memory.
 static inline void keep(V &v) {
-#if defined(__x86_64__)
+#if defined(__clang__) && defined(__x86_64__)
   asm volatile("" : "+v"(v));
-#else
+#elif defined(__clang__)
   asm volatile("" : "+w"(v));
 #endif
+  (void)v;
 }
 
 /// GFLOP/s; `sink` keeps the result alive.
