@@ -37,7 +37,7 @@ def _find_library() -> Path:
         raise FileNotFoundError(
             "liboeq_kernel_driver.so not found: build with STABLEMD_TESTS=ON or set STABLEMD_OEQ_DRIVER"
         )
-    return found[-1]
+    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 _library: ctypes.CDLL | None = None

@@ -35,10 +35,10 @@ def executable(path: Path, text: str) -> str:
     return str(path)
 
 
-def run(tmp_path: Path, compiler: str) -> subprocess.CompletedProcess:
+def run(tmp_path: Path, compiler: str, program: str = PROGRAM) -> subprocess.CompletedProcess:
     environment = {**os.environ, "CXX": compiler, "OEQ_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("kind, reason", [
@@ -90,3 +90,12 @@ def test_whole_process_group_ends(ended_by, message, tmp_path, monkeypatch):
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_running, pids))
+
+
+def test_the_environment_is_read_once(tmp_path):
+    """Kernels compile on threads, which must not look at an environment that the host process is changing."""
+    settings = "import os; os.environ.update(PATH='/nowhere', TMPDIR='/nowhere', CXX='/nowhere/c++')"
+    later = PROGRAM.replace("    op = oeq", f"    if dtype == 'float32':\n        {settings}\n    op = oeq")
+    assert settings in later
+    result = run(tmp_path, os.environ.get("CXX", "c++"), later)
+    assert result.returncode == 0 and result.stderr == ""

@@ -33,10 +33,8 @@ const char *const kOptions[] = {"-x",    "c++",     "-std=gnu++17",        "-O3"
 /// A folder of this process's own, gone with everything in it at the end.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::error_code error;
-    const fs::path base = fs::temp_directory_path(error);
-    std::string pattern = ((error ? fs::path("/tmp") : base) / "stablemd-XXXXXX").string();
+  explicit TemporaryFolder(const fs::path &base) {
+    std::string pattern = (base / "stablemd-XXXXXX").string();
     if (!mkdtemp(pattern.data()))
       throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
     path_ = pattern;
@@ -61,11 +59,15 @@ std::string read_file(const fs::path &path) {
 
 using Clock = std::chrono::steady_clock;
 
+std::vector<char *> pointers_to(const std::vector<std::string> &strings) {
+  std::vector<char *> pointers;
+  for (const std::string &text : strings) pointers.push_back(const_cast<char *>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 /// Starts a command in a process group of its own with stdout and stderr in `log`; -1 if it cannot be started.
-pid_t start(const std::vector<std::string> &command, const fs::path &log) {
-  std::vector<char *> arguments;
-  for (const std::string &argument : command) arguments.push_back(const_cast<char *>(argument.c_str()));
-  arguments.push_back(nullptr);
+pid_t start(const std::vector<std::string> &command, const std::vector<std::string> &environment, const fs::path &log) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -76,7 +78,8 @@ pid_t start(const std::vector<std::string> &command, const fs::path &log) {
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
   pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
+  const int failed = posix_spawn(&child, command[0].c_str(), &actions, &attributes, pointers_to(command).data(),
+                                 pointers_to(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return failed ? -1 : child;
@@ -91,10 +94,10 @@ void end_group(pid_t leader) {
 }
 
 /// Runs a command with stdout and stderr in `log`; true if it ended with status 0.
-bool run(const std::vector<std::string> &command, const fs::path &log, const StopFlag &stop,
-         std::chrono::milliseconds limit) {
+bool run(const std::vector<std::string> &command, const std::vector<std::string> &environment, const fs::path &log,
+         const StopFlag &stop, std::chrono::milliseconds limit) {
   const Clock::time_point deadline = Clock::now() + limit;
-  const pid_t child = start(command, log);
+  const pid_t child = start(command, environment, log);
   if (child < 0) return false;
   int status = 0;
   for (pid_t ended = 0; ended == 0;) {
@@ -129,17 +132,42 @@ std::vector<std::string> split(const std::string &text) {
   return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
 }
 
+fs::path temporary_directory() {
+  std::error_code error;
+  const fs::path chosen = fs::temp_directory_path(error);
+  return error ? fs::path("/tmp") : chosen;
+}
+
+std::vector<std::string> copy_of_environment() {
+  std::vector<std::string> copy;
+  for (char **entry = environ; entry && *entry; ++entry) copy.emplace_back(*entry);
+  return copy;
+}
+
+/// The file that a shell would run for a command's name; the name itself if there is none.
+std::string executable(const std::string &name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char *path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    if (access(file.c_str(), X_OK) == 0 && !fs::is_directory(file)) return file;
+  }
+  return name;
+}
+
 }  // namespace
 
-HostCompiler::HostCompiler() {
+HostCompiler::HostCompiler() : temporary_(temporary_directory()), environment_(copy_of_environment()) {
   const char *chosen = std::getenv("CXX");
   command_ = split(chosen && *chosen ? chosen : "c++");
   if (command_.empty()) command_ = {"c++"};
+  command_[0] = executable(command_[0]);
   std::vector<std::string> version = command_;
   version.emplace_back("--version");
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(temporary_);
   try {
-    if (!run(version, folder / "log", StopFlag(false), std::chrono::seconds(20))) return;
+    if (!run(version, environment_, folder / "log", StopFlag(false), std::chrono::seconds(20))) return;
   } catch (const KernelError &) {
     return;  // it hangs: as good as none
   }
@@ -151,13 +179,13 @@ HostCompiler::HostCompiler() {
 
 std::string HostCompiler::compile(const std::string &source, const StopFlag &stop,
                                   std::chrono::milliseconds limit) const {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(temporary_);
   const fs::path input = folder / "kernel.cc", output = folder / "kernel.so", log = folder / "log";
   std::ofstream(input, std::ios::binary) << source;
   std::vector<std::string> command = command_;
   command.insert(command.end(), std::begin(kOptions), std::end(kOptions));
   command.insert(command.end(), {"-o", output.string(), input.string()});
-  const bool succeeded = run(command, log, stop, limit);
+  const bool succeeded = run(command, environment_, log, stop, limit);
   std::string bytes = read_file(output);
   if (!succeeded || bytes.empty()) throw KernelError("the host compiler " + command_[0] + " failed\n" + read_file(log));
   return bytes;

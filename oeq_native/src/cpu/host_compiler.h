@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace oeq::cpu {
 
 class HostCompiler {
  public:
-  /// `$CXX` (a command with optional arguments), else c++; read here, once.
+  /// `$CXX` (a command with optional arguments), else c++. The environment is read here, once: compilations run on
+  /// threads, and the host process may change it meanwhile.
   HostCompiler();
 
   /// "": none was found. Else the command, the first line of its --version, and the options.
@@ -25,6 +27,8 @@ class HostCompiler {
                       std::chrono::milliseconds limit = std::chrono::minutes(10)) const;
 
  private:
+  std::filesystem::path temporary_;  // where compilations make their folders
+  std::vector<std::string> environment_;
   std::vector<std::string> command_;
   std::string identity_;
 };
