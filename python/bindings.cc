@@ -170,8 +170,14 @@ class Model {
       std::lock_guard<std::mutex> lock(mutex_);
       return smd_model_evaluate(handle_.get(), &result);
     });
+    nb::dict outputs;
+    for (int32_t i = 0; i < info_.output_count; ++i) {
+      std::vector<size_t> shape{owned_};
+      if (info_.output_widths[i] > 1) shape.push_back(static_cast<size_t>(info_.output_widths[i]));
+      outputs[info_.output_names[i]] = real_view(result.outputs[i], info_.dtype, false, shape, self);
+    }
     return nb::make_tuple(real_view(result.node_energy, info_.dtype, false, {owned_}, self),
-                          real_view(result.edge_gradient, info_.dtype, false, {edge_capacity_, 3}, self));
+                          real_view(result.edge_gradient, info_.dtype, false, {edge_capacity_, 3}, self), outputs);
   }
 
   nb::dict stats() const {
@@ -211,6 +217,15 @@ NB_MODULE(_connector, m) {
       "cache_directory", [] { return std::string(smd_cache_directory()); },
       "Folder of the executable cache; '' if there is none.");
 
+  m.def(
+      "cache_limit",
+      [] {
+        uint64_t bytes = 0;
+        check(smd_cache_limit(&bytes));
+        return bytes;
+      },
+      "Bytes that compiled programs may take in a cache; 0: any number.");
+
   nb::class_<Runtime>(m, "Runtime", nb::is_weak_referenceable(), "A PJRT plugin, its device and the FFI providers.")
       .def(nb::init<const std::string &, const std::optional<std::string> &, int, int,
                     const std::optional<std::string> &>(),
@@ -246,6 +261,11 @@ NB_MODULE(_connector, m) {
       .def_prop_ro("energy_unit", [](const Model &model) { return model.info().energy_unit; })
       .def_prop_ro("length_unit", [](const Model &model) { return model.info().length_unit; })
       .def_prop_ro("manifest", [](const Model &model) { return model.info().manifest; })
+      .def_prop_ro("outputs",
+                   [](const Model &model) {
+                     const smd_model_info &info = model.info();
+                     return std::vector<std::string>(info.output_names, info.output_names + info.output_count);
+                   })
       .def_prop_ro("runtime", &Model::runtime)
       .def(
           "reserve",
@@ -255,6 +275,7 @@ NB_MODULE(_connector, m) {
           "nodes"_a, "edges"_a, "Makes room for a graph with these rows and edges per hop; returns a Graph to fill.")
       .def(
           "evaluate", [](nb::handle self) { return nb::cast<Model &>(self).evaluate(self); },
-          "Evaluates the filled graph: views of (node_energy [owned], edge_gradient [edge_capacity, 3]).")
+          "Evaluates the filled graph: views of (node_energy [owned], edge_gradient [edge_capacity, 3], {name: extra "
+          "output [owned] or [owned, width]}).")
       .def("stats", &Model::stats);
 }

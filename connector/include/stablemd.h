@@ -36,7 +36,7 @@ extern "C" {
 
 /* Version of this header. A library with the same major version and the same or a newer minor one can be used. */
 #define SMD_API_MAJOR 1
-#define SMD_API_MINOR 0
+#define SMD_API_MINOR 1 /* 1: node outputs, limit of the cache */
 
 /* Most layers of message passing that a bundle may have. */
 #define SMD_MAX_LAYERS 8
@@ -114,6 +114,11 @@ SMD_API smd_status smd_runtime_get_info(const smd_runtime *runtime, smd_runtime_
  * STABLEMD_CACHE is "off" or no home is known. Thread-safe; valid until the next call on this thread. */
 SMD_API const char *smd_cache_directory(void);
 
+/* Since 1.1: how many bytes the executables in a cache may take, 0 for any number: $STABLEMD_CACHE_LIMIT, a number with
+ * kB, MB, GB or nothing behind it, or "off"; else 4 GB. When one more is stored, those not used for longest go.
+ * SMD_ERROR_ARGUMENT where the variable is none of these. Thread-safe. */
+SMD_API smd_status smd_cache_limit(uint64_t *bytes);
+
 /* ---- model ----------------------------------------------------------------------------------------------------------
  */
 
@@ -135,6 +140,11 @@ typedef struct smd_model_info {
   const char *energy_unit;       /* "eV" */
   const char *length_unit;       /* "Angstrom" */
   const char *manifest;          /* the JSON manifest, see docs/bundle.md */
+  /* Since 1.1: extra outputs of each owned atom, such as charges, in the order of their names. */
+  int32_t output_count;
+  const char *const *output_names; /* [output_count] */
+  const char *const *output_units; /* [output_count] "" where the bundle does not tell */
+  const int32_t *output_widths;    /* [output_count] numbers per atom */
 } smd_model_info;
 
 /* Pointers live as long as the model. */
@@ -178,11 +188,13 @@ typedef struct smd_result {
   const void *node_energy;   /* [nodes[0]] energy of each owned atom without its atomic energy, energy_unit */
   const void *edge_gradient; /* [edge_capacity][3] d(sum of owned energies)/d(vectors), energy_unit/length_unit; 0 on
                               * padding. Force on an edge's centre: +gradient; on its neighbour: -gradient. */
+  /* Since 1.1: [smd_model_info.output_count] arrays [nodes[0]][width] with the extra outputs of each owned atom. */
+  const void *const *outputs;
 } smd_result;
 
 /* Evaluates the graph as filled. Arrays are of smd_model_info.dtype and valid until the next reserve, evaluate or
  * destroy. A species out of range, or a vector that is not finite, is SMD_ERROR_ARGUMENT and names the row or edge; an
- * energy or gradient that is not finite is SMD_ERROR_EXECUTION. Order and range of centers and neighbors are checked
+ * energy, gradient or extra output that is not finite is SMD_ERROR_EXECUTION. Order and range of centers and neighbors are checked
  * only where the environment had STABLEMD_CHECK=1 when the model was loaded. */
 SMD_API smd_status smd_model_evaluate(smd_model *model, smd_result *result);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 
@@ -16,7 +17,8 @@
 namespace stablemd {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr int kMostNumbersPerAtom = 4096;
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // safetensors' own limit
 constexpr int64_t kMostBytes = int64_t{1} << 40;
@@ -118,7 +120,7 @@ SizeExpression parse_dimension(const JsonField &field, int layers) {
 Role parse_role(const JsonField &field, bool output) {
   const std::string name = field.string();
   const auto roles =
-      output ? std::vector{Role::node_energy, Role::edge_gradient}
+      output ? std::vector{Role::node_energy, Role::edge_gradient, Role::node_output}
              : std::vector{Role::species, Role::vectors, Role::centers, Role::neighbors, Role::owned, Role::weight};
   for (const Role role : roles) {
     if (name == role_name(role)) return role;
@@ -127,7 +129,8 @@ Role parse_role(const JsonField &field, bool output) {
 }
 
 Port parse_port(const JsonField &field, bool output, const std::map<std::string, Tensor> &tensors, int layers) {
-  Port port{parse_role(field.at("role"), output), nullptr, {}, {}};
+  Port port{parse_role(field.at("role"), output), nullptr, {}, {}, {}};
+  if (port.role == Role::node_output) port.name = field.at("name").string();
   if (port.role == Role::weight) {
     port.tensor = field.at("tensor").string();
     const auto tensor = tensors.find(port.tensor);
@@ -160,7 +163,7 @@ ProgramInterface parse_program(const JsonField &field, const std::map<std::strin
   if (field.has("targets")) {
     for (const JsonField &target : field.at("targets").items()) program.targets.push_back(target.string());
   }
-  check_interface(program, manifest.real, manifest.layers, field.where());
+  check_interface(program, manifest.real, manifest.layers, manifest.node_outputs, field.where());
   return program;
 }
 
@@ -176,6 +179,26 @@ std::string stablehlo_version(const JsonField &manifest) {
   if (!manifest.has("versions") || !manifest.at("versions").has("stablehlo")) return "";
   const JsonField version = manifest.at("versions").at("stablehlo");
   return version.is_text() ? version.string() : "";
+}
+
+/// The names are words in engines' input.
+void check_output_name(const JsonField &field, const std::string &name) {
+  const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  const bool plain = !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) &&
+                     std::all_of(name.begin(), name.end(), is_plain);
+  if (!plain) field.complain("`", name.substr(0, 60), "` is no name of letters, digits and _");
+}
+
+std::vector<NodeOutput> parse_node_outputs(const JsonField &manifest) {
+  std::vector<NodeOutput> outputs;
+  if (!manifest.has("node_outputs")) return outputs;
+  for (const auto &[name, field] : manifest.at("node_outputs").members()) {
+    check_output_name(manifest.at("node_outputs"), name);
+    const auto width = static_cast<int32_t>(field.at("width").integer(1, kMostNumbersPerAtom));
+    outputs.push_back({name, field.at("unit").string(), width});
+  }
+  std::sort(outputs.begin(), outputs.end(), [](const auto &a, const auto &b) { return a.name < b.name; });
+  return outputs;
 }
 
 Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tensor> &tensors) {
@@ -197,6 +220,7 @@ Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tens
   manifest.energy_unit = field.at("units").at("energy").string();
   manifest.length_unit = field.at("units").at("length").string();
   manifest.stablehlo_version = stablehlo_version(field);
+  manifest.node_outputs = parse_node_outputs(field);
   for (const auto &[platform, program] : field.at("programs").members()) {
     manifest.programs.emplace(platform, parse_program(program, tensors, manifest));
   }

@@ -6,10 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
+#include <vector>
 
 #include "error.h"
 #include "hash.h"
@@ -27,6 +31,7 @@ struct EntryHeader {
   uint64_t blob_bytes;
   Hash checksum;  // of key and blob
 };
+constexpr const char *kEntry = ".exe";
 constexpr char kMagic[8] = {'S', 'M', 'D', 'E', 'X', 'E', '0', '1'};
 
 std::string environment(const char *name) {
@@ -101,6 +106,25 @@ std::string default_cache_directory() {
   return home.empty() ? "" : home + "/.cache/stablemd";
 }
 
+uint64_t cache_limit() {
+  constexpr uint64_t kDefault = 4'000'000'000;
+  const std::string chosen = environment("STABLEMD_CACHE_LIMIT");
+  if (chosen.empty()) return kDefault;
+  if (chosen == "off") return 0;
+  uint64_t number = 0;
+  const char *end = chosen.data() + chosen.size();
+  const auto read = std::from_chars(chosen.data(), end, number);
+  const std::string unit(read.ptr, end);
+  for (const auto &[name, factor] : {std::pair<const char *, uint64_t>{"", 1}, {"kB", 1000}, {"MB", 1'000'000},
+                                     {"GB", 1'000'000'000}, {"TB", 1'000'000'000'000}}) {
+    uint64_t bytes;
+    if (read.ec == std::errc() && number > 0 && unit == name && !__builtin_mul_overflow(number, factor, &bytes))
+      return bytes;
+  }
+  fail(SMD_ERROR_ARGUMENT, "STABLEMD_CACHE_LIMIT is `", chosen.substr(0, 60),
+       "`: give a size such as 500MB or 4GB, or `off` for no limit");
+}
+
 void ExecutableCache::warn_once(const std::string &why) const {
   if (!warned_.exchange(true)) log_.warning("executable cache not used, programs are compiled anew each time: " + why);
 }
@@ -118,6 +142,7 @@ std::optional<std::string> ExecutableCache::read(const std::string &path, const 
                       key.size() <= payload.size() && header.blob_bytes == payload.size() - key.size() &&
                       header.checksum == hash_bytes(payload) && payload.substr(0, key.size()) == key;
   if (!intact) return std::nullopt;
+  futimens(file.get(), nullptr);  // the time of its last use, by which keep_limit() chooses
   return std::string(payload.substr(key.size()));
 }
 
@@ -143,6 +168,35 @@ void ExecutableCache::write(const std::string &path, const std::string &key, std
   }
 }
 
+/// One process at a time; others may read, write and lock entries meanwhile. An entry that goes while somebody reads it
+/// stays whole for that reader.
+void ExecutableCache::keep_limit(const std::string &newest) const {
+  if (limit_ == 0) return;
+  const UniqueFd held = lock(directory_ + "/limit.lock", [] {});
+  struct Entry {
+    timespec used;
+    uint64_t bytes;
+    std::string path;
+    bool operator<(const Entry &other) const {
+      return std::tie(used.tv_sec, used.tv_nsec) < std::tie(other.used.tv_sec, other.used.tv_nsec);
+    }
+  };
+  std::vector<Entry> others;
+  uint64_t total = 0;
+  std::error_code failure;
+  for (fs::directory_iterator at(directory_, failure), end; !failure && at != end; at.increment(failure)) {
+    struct stat status;
+    if (at->path().extension() != kEntry || lstat(at->path().c_str(), &status) != 0) continue;
+    total += status.st_size;
+    if (at->path() != newest)
+      others.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), at->path().string()});
+  }
+  std::sort(others.begin(), others.end());
+  for (auto oldest = others.begin(); total > limit_ && oldest != others.end(); ++oldest) {
+    if (unlink(oldest->path.c_str()) == 0 || errno == ENOENT) total -= oldest->bytes;
+  }
+}
+
 bool ExecutableCache::obtain(const std::string &key, const std::function<bool(std::string_view)> &load,
                              const std::function<std::string()> &make) const {
   if (!enabled()) {
@@ -150,7 +204,7 @@ bool ExecutableCache::obtain(const std::string &key, const std::function<bool(st
     return false;
   }
   const std::string name = hash_bytes(key).hex();
-  const std::string path = directory_ + "/" + name + ".exe";
+  const std::string path = directory_ + "/" + name + kEntry;
   UniqueFd held;
   try {
     require_private_directory(directory_);
@@ -167,7 +221,10 @@ bool ExecutableCache::obtain(const std::string &key, const std::function<bool(st
   }
   const std::string blob = make();
   try {
-    if (held && !blob.empty()) write(path, key, blob);
+    if (held && !blob.empty()) {
+      write(path, key, blob);
+      keep_limit(path);
+    }
   } catch (const CacheProblem &error) {
     warn_once(error.what());
   }

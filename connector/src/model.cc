@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "error.h"
+#include "signature.h"
 
 namespace stablemd {
 namespace {
@@ -15,11 +16,6 @@ std::vector<int64_t> shape_of(const Port &port, const Sizes &sizes) {
   std::vector<int64_t> shape;
   for (const SizeExpression &dimension : port.shape) shape.push_back(dimension.value(sizes));
   return shape;
-}
-
-size_t index_of(const std::vector<Port> &ports, Role role) {
-  return std::find_if(ports.begin(), ports.end(), [role](const Port &port) { return port.role == role; }) -
-         ports.begin();
 }
 
 /// -1, 0 or 1 for versions such as 1.15.0.
@@ -62,8 +58,10 @@ Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
   check_targets();
   check_stablehlo();
   const std::string_view source = bundle.program_text(interface_);
-  about(text(name_, ": ", interface_.text),
-        [&] { program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)}; });
+  about(text(name_, ": ", interface_.text), [&] {
+    program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)};
+    check_signature(source, interface_, manifest_.layers);
+  });
   upload_weights(bundle);
 }
 
@@ -146,16 +144,21 @@ void Model::check_outputs(const SizedExecutable &sized) const {
   if (!same) fail(SMD_ERROR_FORMAT, name_, ": results of ", interface_.text, " are not what the manifest says");
 }
 
-const void *Model::read(Role role, AlignedMemory &copy) {
-  const size_t index = index_of(interface_.outputs, role);
+size_t Model::output_index(Role role, const std::string &name) const {
+  const auto is_it = [&](const Port &port) { return port.role == role && port.name == name; };
+  return std::find_if(interface_.outputs.begin(), interface_.outputs.end(), is_it) - interface_.outputs.begin();
+}
+
+const void *Model::read(size_t index) {
   PJRT_Buffer *buffer = outputs_[index].get();
   if (runtime_->device() == "cpu") return runtime_->client().device_pointer(buffer);
   size_t bytes = interface_.outputs[index].type->bytes;
   for (const int64_t dimension : shape_of(interface_.outputs[index], program_sizes(arrays_.capacity())))
     bytes *= dimension;
-  copy = AlignedMemory(bytes);
-  runtime_->client().download(buffer, copy.data(), bytes);
-  return copy.data();
+  copies_.resize(outputs_.size());
+  copies_[index] = AlignedMemory(bytes);
+  runtime_->client().download(buffer, copies_[index].data(), bytes);
+  return copies_[index].data();
 }
 
 void Model::evaluate(smd_result &result) {
@@ -171,11 +174,26 @@ void Model::evaluate(smd_result &result) {
     arguments.push_back(argument.buffer.get());
   }
   outputs_ = about(name_, [&] { return program_in_use_.executable->execute(arguments); });
-  result.node_energy = read(Role::node_energy, node_energy_copy_);
-  result.edge_gradient = read(Role::edge_gradient, edge_gradient_copy_);
+  result.node_energy = read(output_index(Role::node_energy));
+  result.edge_gradient = read(output_index(Role::edge_gradient));
+  node_outputs_.clear();
+  for (const NodeOutput &output : manifest_.node_outputs)
+    node_outputs_.push_back(read(output_index(Role::node_output, output.name)));
+  result.outputs = node_outputs_.data();
   execute_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++evaluations_;
   check_finite(result.node_energy, result.edge_gradient);
+  check_node_outputs();
+}
+
+void Model::check_node_outputs() const {
+  for (size_t i = 0; i < node_outputs_.size(); ++i) {
+    const NodeOutput &output = manifest_.node_outputs[i];
+    const int64_t bad = first_not_finite(node_outputs_[i], *manifest_.real, output.width * arrays_.graph().rows[0]);
+    if (bad < 0) continue;
+    fail(SMD_ERROR_EXECUTION, name_, ": the output `", output.name, "` of row ", bad / output.width,
+         " is not finite: atoms too close, or a broken model");
+  }
 }
 
 void Model::check_finite(const void *node_energy, const void *edge_gradient) const {

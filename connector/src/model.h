@@ -43,7 +43,8 @@ class Model {
   GraphArrays arrays_;
   std::vector<Argument> arguments_;  // in the order of the program's inputs
   std::vector<BufferHandle> outputs_;
-  AlignedMemory node_energy_copy_, edge_gradient_copy_;
+  std::vector<AlignedMemory> copies_;       // of outputs, where they are not in the host's memory
+  std::vector<const void *> node_outputs_;  // in the order of the manifest
 
   CompileStats compile_stats_;
   int64_t evaluations_ = 0;
@@ -56,8 +57,10 @@ class Model {
   void upload_weights(const Bundle &bundle);
   BufferHandle upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const;
   void change_capacity(const HopCounts &need);
-  const void *read(Role role, AlignedMemory &copy);
+  size_t output_index(Role role, const std::string &name = "") const;
+  const void *read(size_t output);
   void check_finite(const void *node_energy, const void *edge_gradient) const;
+  void check_node_outputs() const;
 };
 
 }  // namespace stablemd

@@ -24,36 +24,58 @@ constexpr RoleRule kRoles[] = {
     {Role::weight, "weight", false},
     {Role::node_energy, "node_energy", true},
     {Role::edge_gradient, "edge_gradient", true},
+    {Role::node_output, "node_output", true},
 };
 
-/// Type and shape that a role demands; `real` is the bundle's type.
-Port required_port(Role role, const ElementType *real, int layers) {
+/// Type and shape that a role demands; `real` is the bundle's type, `width` a node output's.
+Port required_port(Role role, const ElementType *real, int layers, int32_t width = 1) {
   const ElementType *int32 = type_by_name("int32");
   const auto symbol = [layers](const std::string &name) { return SizeExpression::parse(name, layers); };
+  const auto computed = [&] { return symbol("C" + std::to_string(layers)); };
   switch (role) {
     case Role::species:
-      return {role, int32, {symbol("N")}, {}};
+      return {role, int32, {symbol("N")}, {}, {}};
     case Role::centers:
     case Role::neighbors:
-      return {role, int32, {symbol("E1")}, {}};
+      return {role, int32, {symbol("E1")}, {}, {}};
     case Role::owned:
-      return {role, int32, {}, {}};
+      return {role, int32, {}, {}, {}};
     case Role::node_energy:
-      return {role, real, {symbol("C" + std::to_string(layers))}, {}};
+      return {role, real, {computed()}, {}, {}};
+    case Role::node_output:
+      if (width == 1) return {role, real, {computed()}, {}, {}};
+      return {role, real, {computed(), SizeExpression(width)}, {}, {}};
     default:
-      return {role, real, {symbol("E1"), SizeExpression(3)}, {}};
+      return {role, real, {symbol("E1"), SizeExpression(3)}, {}, {}};
   }
 }
 
-void check_port(const Port &port, const ElementType *real, int layers, const std::string &where) {
-  const Port required = required_port(port.role, real, layers);
+void check_port(const Port &port, const Port &required, const std::string &where) {
+  const std::string name = port.name.empty() ? role_name(port.role) : port.name;
   if (port.type != required.type) {
-    fail(SMD_ERROR_FORMAT, where, ": `", role_name(port.role), "` must be ", required.type->name, ", is ",
-         port.type->name);
+    fail(SMD_ERROR_FORMAT, where, ": `", name, "` must be ", required.type->name, ", is ", port.type->name);
   }
   if (port.shape != required.shape) {
-    fail(SMD_ERROR_FORMAT, where, ": `", role_name(port.role), "` has a shape other than docs/bundle.md says");
+    fail(SMD_ERROR_FORMAT, where, ": `", name, "` has a shape other than docs/bundle.md says");
   }
+}
+
+/// The node outputs of a program must be those of the manifest, each once.
+void check_node_outputs(const ProgramInterface &program, const ElementType *real, int layers,
+                        const std::vector<NodeOutput> &extra, const std::string &where) {
+  size_t found = 0;
+  for (const NodeOutput &output : extra) {
+    const auto is_it = [&](const Port &port) { return port.role == Role::node_output && port.name == output.name; };
+    const auto port = std::find_if(program.outputs.begin(), program.outputs.end(), is_it);
+    if (port == program.outputs.end())
+      fail(SMD_ERROR_FORMAT, where, ".outputs: lacks the node output `", output.name, "`");
+    check_port(*port, required_port(Role::node_output, real, layers, output.width), where + ".outputs");
+    ++found;
+  }
+  const size_t given = std::count_if(program.outputs.begin(), program.outputs.end(),
+                                     [](const Port &port) { return port.role == Role::node_output; });
+  if (found != given)
+    fail(SMD_ERROR_FORMAT, where, ".outputs: a node output is given twice, or not in the manifest's node_outputs");
 }
 
 size_t count(const std::vector<Port> &ports, Role role) {
@@ -69,12 +91,17 @@ const char *role_name(Role role) {
   return "?";
 }
 
-void check_interface(const ProgramInterface &program, const ElementType *real, int layers, const std::string &where) {
+void check_interface(const ProgramInterface &program, const ElementType *real, int layers,
+                     const std::vector<NodeOutput> &extra, const std::string &where) {
   for (const Port &port : program.inputs) {
-    if (port.role != Role::weight) check_port(port, real, layers, where + ".inputs");
+    if (port.role != Role::weight) check_port(port, required_port(port.role, real, layers), where + ".inputs");
   }
-  for (const Port &port : program.outputs) check_port(port, real, layers, where + ".outputs");
+  for (const Port &port : program.outputs) {
+    if (port.role != Role::node_output) check_port(port, required_port(port.role, real, layers), where + ".outputs");
+  }
+  check_node_outputs(program, real, layers, extra, where);
   for (const RoleRule &rule : kRoles) {
+    if (rule.role == Role::node_output) continue;
     const size_t found = count(rule.output ? program.outputs : program.inputs, rule.role);
     if (rule.role != Role::weight && found > 1)
       fail(SMD_ERROR_FORMAT, where, ": role `", rule.name, "` is given twice");

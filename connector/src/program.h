@@ -11,7 +11,7 @@
 
 namespace stablemd {
 
-enum class Role { species, vectors, centers, neighbors, owned, weight, node_energy, edge_gradient };
+enum class Role { species, vectors, centers, neighbors, owned, weight, node_energy, edge_gradient, node_output };
 
 const char *role_name(Role role);
 
@@ -21,6 +21,14 @@ struct Port {
   const ElementType *type;
   std::vector<SizeExpression> shape;
   std::string tensor;  // of a weight
+  std::string name;    // of a node output
+};
+
+/// An extra result for each atom, such as a charge.
+struct NodeOutput {
+  std::string name;
+  std::string unit;
+  int32_t width;  // numbers per atom
 };
 
 /// What the manifest says about a program.
@@ -31,8 +39,10 @@ struct ProgramInterface {
   std::vector<std::string> targets;
 };
 
-/// Checks that ports have the types and shapes that their roles demand. `where` begins the complaint.
-void check_interface(const ProgramInterface &program, const ElementType *real, int layers, const std::string &where);
+/// Checks that ports have the types and shapes that their roles demand, and that all of `extra` come out. `where`
+/// begins the complaint.
+void check_interface(const ProgramInterface &program, const ElementType *real, int layers,
+                     const std::vector<NodeOutput> &extra, const std::string &where);
 
 /// Text in which each `@{expression}` depends on the sizes.
 class ProgramTemplate {

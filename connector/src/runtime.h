@@ -23,6 +23,7 @@ struct RuntimeOptions {
   int threads = 0;     // 0: all cores
   int ordinal = 0;
   std::string cache_directory;  // "": no cache
+  uint64_t cache_limit = 0;     // bytes; 0: any number
   Log log;
 };
 

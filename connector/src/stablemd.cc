@@ -22,6 +22,17 @@ struct smd_runtime {
 struct smd_model {
   stablemd::Model model;
   std::vector<const char *> elements;
+  std::vector<const char *> output_names, output_units;
+  std::vector<int32_t> output_widths;
+
+  smd_model(std::shared_ptr<stablemd::Runtime> runtime, const char *path) : model(std::move(runtime), path) {
+    for (const std::string &element : model.manifest().elements) elements.push_back(element.c_str());
+    for (const stablemd::NodeOutput &output : model.manifest().node_outputs) {
+      output_names.push_back(output.name.c_str());
+      output_units.push_back(output.unit.c_str());
+      output_widths.push_back(output.width);
+    }
+  }
 };
 
 namespace {
@@ -96,6 +107,7 @@ stablemd::RuntimeOptions runtime_options(const smd_runtime_options *given) {
   options.threads = raw.threads;
   options.ordinal = raw.device_ordinal;
   options.cache_directory = raw.cache_directory ? raw.cache_directory : stablemd::default_cache_directory();
+  options.cache_limit = stablemd::cache_limit();
   options.log = stablemd::Log(raw.log, raw.log_user);
   return options;
 }
@@ -149,15 +161,20 @@ const char *smd_cache_directory(void) {
   return guarded([&] { directory = stablemd::default_cache_directory(); }) == SMD_OK ? directory.c_str() : "";
 }
 
+smd_status smd_cache_limit(uint64_t *bytes) {
+  return guarded([&] {
+    require(bytes, "bytes");
+    *bytes = stablemd::cache_limit();
+  });
+}
+
 smd_status smd_model_load(smd_runtime *runtime, const char *path, smd_model **model) {
   return guarded([&] {
     require(model, "model");
     *model = nullptr;
     require(runtime, "runtime");
     require(path, "path");
-    std::unique_ptr<smd_model> loaded(new smd_model{{runtime->runtime, path}, {}});
-    for (const std::string &element : loaded->model.manifest().elements) loaded->elements.push_back(element.c_str());
-    *model = loaded.release();
+    *model = std::make_unique<smd_model>(runtime->runtime, path).release();
   });
 }
 
@@ -179,6 +196,10 @@ smd_status smd_model_get_info(const smd_model *model, smd_model_info *info) {
     value.energy_unit = manifest.energy_unit.c_str();
     value.length_unit = manifest.length_unit.c_str();
     value.manifest = manifest.json.c_str();
+    value.output_count = static_cast<int32_t>(model->output_names.size());
+    value.output_names = model->output_names.data();
+    value.output_units = model->output_units.data();
+    value.output_widths = model->output_widths.data();
     write_struct(info, value, "info");
   });
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,17 +25,18 @@ _ENERGY_UNITS = {
 }
 _LENGTH_UNITS = {"Angstrom": 1.0, "nm": units.nm, "Bohr": units.Bohr}
 
+_STANDARD = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 
 _of_parents: list[Any] = []
 
 
 class StableMDCalculator(Calculator):
-    """Evaluates a bundle in ASE.
+    """Evaluates a bundle in ASE, or an ensemble of bundles.
 
     Parameters
     ----------
     model
-        Path of the bundle (``stablemd export`` makes one).
+        Path of the bundle (``stablemd export`` makes one), or a list of paths: an ensemble, below.
     device
         "cpu" or "cuda".
     threads
@@ -46,7 +48,14 @@ class StableMDCalculator(Calculator):
 
     Gives energy, free_energy and energies (eV, atomic energies included), forces (eV/Angstrom), stress and stresses
     (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes
-    half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``.
+    half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``. Extra outputs of
+    the bundle, such as charges, are in ``results`` under their names, ``[atoms]`` or ``[atoms, width]``, in the
+    bundle's units.
+
+    An ensemble gives the means over its models of all these, and spreads: ``forces_spread`` [atoms] is
+    sqrt(mean over models of abs(F - mean F)^2), the deviation by which Zhang et al., Comput. Phys. Commun. 253, 107206
+    (2020) select structures; ``energies_spread`` [atoms], ``energy_spread`` and ``<name>_spread`` of each extra output are
+    defined alike.
 
     Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself.
 
@@ -55,19 +64,12 @@ class StableMDCalculator(Calculator):
     take.
     """
 
-    implemented_properties: ClassVar[list[str]] = [
-        "energy",
-        "free_energy",
-        "energies",
-        "forces",
-        "stress",
-        "stresses",
-    ]
+    implemented_properties: ClassVar[list[str]] = list(_STANDARD)
     name = "stablemd"
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         device: str = "cpu",
         threads: int = 0,
         plugin: str | None = None,
@@ -79,7 +81,8 @@ class StableMDCalculator(Calculator):
             "plugin": plugin,
             "cache": None if cache is None else str(cache),
         }
-        super().__init__(model=os.fspath(model), **options)
+        one = isinstance(model, str | os.PathLike)
+        super().__init__(model=os.fspath(model) if one else [os.fspath(path) for path in model], **options)
         self._open()
 
     def set(self, **options: Any) -> dict[str, Any]:
@@ -100,23 +103,31 @@ class StableMDCalculator(Calculator):
 
     def _open(self) -> None:
         options = dict(self.parameters)
-        path = options.pop("model")
+        paths = options.pop("model")
+        paths = [paths] if isinstance(paths, str) else list(paths)
+        if not paths:
+            raise ArgumentError("the list of models is empty; give the path of a bundle, or of several")
         if isinstance(options["threads"], bool) or not isinstance(options["threads"], int):
             raise ArgumentError(f"threads must be a whole number, got {options['threads']!r}")
         for name in ("device", "plugin"):
             if not isinstance(options[name], str) and (name, options[name]) != ("plugin", None):
                 raise ArgumentError(f"{name} must be a text, got {options[name]!r}")
-        self._model = load(path, **options)
+        members = [_Member(path, load(path, **options)) for path in paths]
+        for member in members[1:]:
+            if member.outputs != members[0].outputs:
+                raise ArgumentError(
+                    f"{member.path} and {members[0].path} have other extra outputs ({', '.join(member.outputs) or 'none'}"
+                    f" and {', '.join(members[0].outputs) or 'none'}); the models of an ensemble must have the same"
+                )
+        self._members = members
         self._process = os.getpid()
         self._turn = threading.RLock()
-        self._species = {element: index for index, element in enumerate(self._model.elements)}
-        self._energy_unit = _unit(_ENERGY_UNITS, self._model.energy_unit, path)
-        self._length_unit = _unit(_LENGTH_UNITS, self._model.length_unit, path)
-        self._atomic_energies = np.array(self._model.atomic_energies)
+        spreads = ("energy", "energies", "forces", *members[0].outputs) if len(members) > 1 else ()
+        self.implemented_properties = [*_STANDARD, *members[0].outputs, *map(_spread_name, spreads)]
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a worker process, opens the bundle for itself.
-        return {key: value for key, value in self.__dict__.items() if key not in ("_model", "_turn")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_members", "_turn")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -124,60 +135,100 @@ class StableMDCalculator(Calculator):
 
     @property
     def cutoff(self) -> float:
-        """Range of an edge in Angstrom; a model of L layers sees as far as L times this."""
-        return self._model.cutoff * self._length_unit
+        """Range of an edge in Angstrom; a model of L layers sees as far as L times this. Of an ensemble, the longest."""
+        return max(member.cutoff for member in self._members)
 
     @property
     def elements(self) -> tuple[str, ...]:
-        """Chemical symbols that the model knows."""
-        return tuple(self._species)
+        """Chemical symbols that the model, or every model of the ensemble, knows."""
+        first, *others = self._members
+        return tuple(symbol for symbol in first.species if all(symbol in other.species for other in others))
 
     def stats(self) -> dict[str, Any]:
-        """Counts and times of the native library: evaluations, compilations, cache hits, seconds."""
-        return self._model.stats()
+        """Counts and times of the native library: evaluations, compilations, cache hits, seconds. Of an ensemble, sums."""
+        each = [member.model.stats() for member in self._members]
+        return {name: sum(stats[name] for stats in each) for name in each[0]}
 
     def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
         if os.getpid() != self._process:
             # The threads behind the parent's client do not exist here; even its destruction would wait for ever.
-            _of_parents.append(self._model)
+            _of_parents.append(self._members)
             self._open()
         with self._turn:
             self.results = {}
             super().calculate(atoms, properties, system_changes)
-            self._calculate(self.atoms, properties)
+            self.results = self._calculate(self.atoms, properties)
 
-    def _calculate(self, atoms: Any, properties: Any) -> None:
+    def _calculate(self, atoms: Any, properties: Any) -> dict[str, Any]:
         has_volume = np.linalg.matrix_rank(np.asarray(atoms.cell)) == 3
         if not has_volume and {"stress", "stresses"} & set(properties):
             raise PropertyNotImplementedError("stress needs a cell of three independent vectors; set atoms.cell")
+        if len(atoms) == 0:
+            raise ArgumentError("there are no atoms to evaluate: the Atoms object is empty")
+        each = [member.evaluate(atoms, has_volume) for member in self._members]
+        return each[0] if len(each) == 1 else _ensemble(each)
+
+
+class _Member:
+    """A bundle with what ASE must know about it."""
+
+    def __init__(self, path: str, model: Any):
+        self.path, self.model = path, model
+        self.species = {element: index for index, element in enumerate(model.elements)}
+        self.outputs = tuple(model.outputs)
+        self.energy_unit = _unit(_ENERGY_UNITS, model.energy_unit, path)
+        self.length_unit = _unit(_LENGTH_UNITS, model.length_unit, path)
+        self.cutoff = model.cutoff * self.length_unit
+        self.atomic_energies = np.array(model.atomic_energies)
+
+    def evaluate(self, atoms: Any, has_volume: bool) -> dict[str, Any]:
+        """ASE's results."""
         graph = fold_graph(
             self._species_of(atoms),
-            atoms.positions / self._length_unit,
-            np.asarray(atoms.cell) / self._length_unit,
+            atoms.positions / self.length_unit,
+            np.asarray(atoms.cell) / self.length_unit,
             np.asarray(atoms.pbc),
-            self._model.cutoff,
-            self._model.layers,
+            self.model.cutoff,
+            self.model.layers,
         )
-        node_energy, gradient = evaluate(self._model, graph)
-        energies = (node_energy + self._atomic_energies[graph.species]) * self._energy_unit
-        self.results = {
+        node_energy, gradient, outputs = evaluate(self.model, graph)
+        energies = (node_energy + self.atomic_energies[graph.species]) * self.energy_unit
+        results = {
             "energies": energies,
             "energy": float(energies.sum()),
             "free_energy": float(energies.sum()),
-            "forces": edge_forces(graph, gradient, len(atoms)) * (self._energy_unit / self._length_unit),
+            "forces": edge_forces(graph, gradient, len(atoms)) * (self.energy_unit / self.length_unit),
+            **outputs,
         }
         if has_volume:
-            stresses = edge_virials(graph, gradient, len(atoms)) * (self._energy_unit / atoms.get_volume())
-            self.results.update(stress=stresses.sum(axis=0), stresses=stresses)
+            stresses = edge_virials(graph, gradient, len(atoms)) * (self.energy_unit / atoms.get_volume())
+            results.update(stress=stresses.sum(axis=0), stresses=stresses)
+        return results
 
     def _species_of(self, atoms: Any) -> np.ndarray:
-        if len(atoms) == 0:
-            raise ArgumentError("there are no atoms to evaluate: the Atoms object is empty")
-        unknown = sorted({symbol for symbol in atoms.symbols if symbol not in self._species})
+        unknown = sorted({symbol for symbol in atoms.symbols if symbol not in self.species})
         if unknown:
-            known = " ".join(self._species)
-            raise ArgumentError(f"the model in {self.parameters['model']} knows {known}, not {', '.join(unknown)}")
-        return np.array([self._species[symbol] for symbol in atoms.symbols], dtype=np.int32)
+            raise ArgumentError(f"the model in {self.path} knows {' '.join(self.species)}, not {', '.join(unknown)}")
+        return np.array([self.species[symbol] for symbol in atoms.symbols], dtype=np.int32)
+
+
+def _ensemble(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over models, and the spreads of what is not derived from something else."""
+    results = {}
+    for name in each[0]:
+        values = np.array([one[name] for one in each])
+        mean = values.mean(axis=0)
+        results[name] = float(mean) if mean.ndim == 0 else mean
+        if name not in ("free_energy", "stress", "stresses"):
+            deviations = (values - mean) ** 2
+            squares = deviations.sum(axis=2) if deviations.ndim == 3 else deviations
+            spread = np.sqrt(squares.mean(axis=0))
+            results[_spread_name(name)] = float(spread) if spread.ndim == 0 else spread
+    return results
+
+
+def _spread_name(name: str) -> str:
+    return f"{name}_spread"
 
 
 def _unit(table: dict[str, float], name: str, path: str) -> float:

@@ -35,16 +35,19 @@ def compute_reference(
     if graph.sizes.edges[0] == 0:
         raise ExportError(f"no two atoms of the reference structure are within the cutoff of {model['cutoff']}")
     with x64(dtype), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        function = jax.jit(energy_and_gradient(energy_fn, unflatten, graph.sizes))
+        widths: dict[str, int] = {}
+        function = jax.jit(energy_and_gradient(energy_fn, unflatten, graph.sizes, widths.update))
         arrays = graph_arrays(graph, dtype)
         try:
-            energies, gradient = (np.asarray(array, np.float64) for array in function(*arrays, *weights))
+            energies, gradient, *extra = (np.asarray(array, np.float64) for array in function(*arrays, *weights))
         except jax.errors.JaxRuntimeError as error:
             raise ExportError(f"JAX cannot evaluate energy_fn on the CPU: {str(error).splitlines()[0]}") from None
-    if not (np.isfinite(energies).all() and np.isfinite(gradient).all()):
+    values = {"energy": energies, "forces": gradient, **dict(zip(sorted(widths), extra, strict=True))}
+    broken = [name for name, array in values.items() if not np.isfinite(array).all()]
+    if broken:
         raise ExportError(
-            "the model's energy or forces on the reference structure are not finite; pass a structure that suits it as"
-            " reference=ase.Atoms"
+            f"the model's {' and '.join(broken)} on the reference structure are not finite; pass a structure that suits"
+            " it as reference=ase.Atoms"
         )
     node_energies = energies + np.asarray(model["atomic_energies"])[graph.species]
     return Reference(
@@ -55,4 +58,5 @@ def compute_reference(
         float(node_energies.sum()),
         node_energies,
         edge_forces(graph, gradient, len(atoms)),
+        {name: values[name] for name in widths},
     )

@@ -55,6 +55,7 @@ class ExportSummary:
     #: None if the export was not verified natively
     energy_deviation: float | None
     force_deviation: float | None
+    outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
     unverified: str = ""  #: why not
 
 
@@ -95,6 +96,7 @@ def export_model(
     reference: Any = None,
     platform_energy_fns: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     targets: Sequence[str] = (),
+    output_units: Mapping[str, str] | None = None,
     source: Mapping[str, Any] | None = None,
     verify: bool = True,
     progress: Progress | None = None,
@@ -107,7 +109,8 @@ def export_model(
         ``energy_fn(params, graph)`` returns the energy of each of the ``graph.rows[-1]`` leading rows of a
         :class:`stablemd.Graph`, without atomic energies. JAX must be able to trace and differentiate it. It may not
         depend on padding: an edge at or beyond ``cutoff`` contributes nothing, and nothing is divided by a number of
-        rows or edges.
+        rows or edges. It may return ``(energies, {name: values})`` instead, with extra outputs of each of these rows
+        such as charges, of shape ``[rows[-1]]`` or ``[rows[-1], width]``; engines offer them by their names.
     params
         Pytree of arrays. They become inputs of the program, real ones in ``dtype``.
     path
@@ -131,6 +134,8 @@ def export_model(
         custom calls. Reference values are always ``energy_fn``'s, so the native verification compares the two.
     targets
         Names of the FFI custom calls that these functions make.
+    output_units
+        Units of extra outputs by their names, for the manifest; engines hand out the values as they are.
     source
         Free, JSON-able notes for the manifest.
     verify
@@ -165,6 +170,10 @@ def export_model(
             tracer = tracers.setdefault(function, Tracer(function, unflatten, weights, real, targets))
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
+    widths, *others = [tracer.outputs or {} for tracer in tracers.values()]
+    if any(other != widths for other in others):
+        raise ExportError("platform_energy_fns return other extra outputs than each other")
+    outputs = _manifest.node_outputs(widths, _checked_output_units(output_units, widths))
     called = tuple(sorted({target for program in programs.values() for target in program.targets}))
     report("compute the reference structure")
     atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
@@ -176,11 +185,12 @@ def export_model(
             raise
         unverified = str(error)  # JAX itself lacks a handler for a custom call, so there is nothing to compare with
 
-    texts, manifest_programs = _store_programs(programs, weight_names, real.name, model["layers"])
+    results = _manifest.outputs(real.name, model["layers"], widths)
+    texts, manifest_programs = _store_programs(programs, weight_names, results, real.name)
     used = sorted({weight for program in programs.values() for weight in program.weights})
     tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
     manifest = {
-        "format": _manifest.FORMAT,
+        "format": _manifest.format_of(outputs),
         "name": name,
         "dtype": real.name,
         "cutoff": model["cutoff"],
@@ -189,6 +199,7 @@ def export_model(
         "atomic_energies": model["atomic_energies"].tolist(),
         "units": _checked_units(units),
         "programs": manifest_programs,
+        **({"node_outputs": outputs} if outputs else {}),
         "versions": _versions(),
         "source": dict(source or {}),
         "reference": {"energy": values.energy} if values else None,
@@ -213,6 +224,7 @@ def export_model(
         file_size=len(content),
         energy_deviation=deviation.energy if deviation else None,
         force_deviation=deviation.force if deviation else None,
+        outputs=tuple(outputs),
         unverified=unverified,
     )
 
@@ -299,6 +311,17 @@ def _checked_units(units: Mapping[str, str] | None) -> dict[str, str]:
     return given
 
 
+def _checked_output_units(units: Mapping[str, str] | None, widths: Mapping[str, int]) -> dict[str, str]:
+    given = dict(units or {})
+    unknown = sorted(set(given) - set(widths))
+    if unknown:
+        known = f"its extra outputs are {', '.join(sorted(widths))}" if widths else "it returns no extra outputs"
+        raise ArgumentError(f"output_units has {unknown[0]!r}, which energy_fn does not return; {known}")
+    if not all(isinstance(unit, str) for unit in given.values()):
+        raise ArgumentError(f"output_units must be like {{'charges': 'e'}}, got {units!r}")
+    return given
+
+
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +373,7 @@ def _stored(leaf: Any, name: str, real: np.dtype) -> np.ndarray:
 
 
 def _store_programs(
-    programs: Mapping[str, Program], weight_names: Sequence[str], dtype: str, layers: int
+    programs: Mapping[str, Program], weight_names: Sequence[str], results: Sequence[Mapping[str, Any]], dtype: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Texts as tensors, each stored once, and the manifest's entries."""
     sharing: dict[str, list[str]] = {}
@@ -364,8 +387,8 @@ def _store_programs(
             program.graph_roles,
             [weight_names[i] for i in program.weights],
             program.targets,
+            results,
             dtype,
-            layers,
         )
         for platform, program in programs.items()
     }
@@ -409,6 +432,12 @@ def _verify_natively(
     energy_bar, force_bar = _BARS[real.name]
     energy_bar *= max(1.0, deviation.largest_energy)
     force_bar *= max(1.0, deviation.largest_force)
+    for name, (difference, largest) in deviation.outputs.items():
+        if not difference <= _BARS[real.name][0] * max(1.0, largest):
+            raise ExportError(
+                f"the extra output {name!r} differs from JAX by {difference:.1e} on the reference structure; it must not"
+                " depend on padding: edges beyond the cutoff, dummy rows, numbers of rows and edges"
+            )
     if not (deviation.energy <= energy_bar and deviation.force <= force_bar):
         raise ExportError(
             f"the exported program differs from JAX by {deviation.energy:.1e} in energy per atom and"

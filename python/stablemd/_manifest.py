@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ._errors import FormatError
 from ._sizes import MAX_LAYERS, symbols
 from ._template import parse_affine
 
-FORMAT = 1
+FORMAT = 2  #: newest version that is read; see :func:`format_of` for what is written
 KEY = "stablemd"  #: name of the manifest in the file's __metadata__
 DTYPES = ("float32", "float64")
 PLATFORMS = ("cpu", "cuda")
@@ -24,6 +25,14 @@ REFERENCE_FIELDS = {
     "forces": "F64",
     "node_energies": "F64",
 }
+
+
+GRAPH_ROLES = ("species", "vectors", "centers", "neighbors", "owned")  #: arrays of the graph, in a program's order
+
+
+def output_field(name: str) -> str:
+    """The reference's field with the values of an extra output."""
+    return f"outputs/{name}"
 
 
 def graph_input(role: str, dtype: str) -> dict[str, Any]:
@@ -39,19 +48,52 @@ def graph_input(role: str, dtype: str) -> dict[str, Any]:
     return {"role": role, "dtype": kind, "shape": shape}
 
 
-def outputs(dtype: str, layers: int) -> list[dict[str, Any]]:
+# Names that engines give to what they always compute, in ASE's results and elsewhere.
+RESERVED_OUTPUTS = ("energy", "energies", "free_energy", "forces", "stress", "stresses")
+
+
+def is_output_name(name: Any) -> bool:
+    """Whether an extra output may be called so: engines use the name as a word of their own input."""
+    plain = isinstance(name, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) is not None
+    return plain and name not in RESERVED_OUTPUTS and not name.endswith(("_spread", "_flag"))
+
+
+def format_of(node_outputs: Mapping[str, Any]) -> int:
+    """The oldest version of docs/bundle.md that describes a bundle, so that older readers take what they can."""
+    return 2 if node_outputs else 1
+
+
+def node_outputs(widths: Mapping[str, int], units: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest's field of that name."""
+    return {name: {"width": widths[name], "unit": units.get(name, "")} for name in sorted(widths)}
+
+
+def outputs(dtype: str, layers: int, widths: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Results of a program; ``widths``: numbers per row of each extra output."""
+    rows = f"C{layers}"
+    extra = [
+        {"role": "node_output", "name": name, "dtype": dtype, "shape": [rows] if width == 1 else [rows, width]}
+        for name, width in sorted(widths.items())
+    ]
     return [
-        {"role": "node_energy", "dtype": dtype, "shape": [f"C{layers}"]},
+        {"role": "node_energy", "dtype": dtype, "shape": [rows]},
         {"role": "edge_gradient", "dtype": dtype, "shape": ["E1", 3]},
+        *extra,
     ]
 
 
 def program_entry(
-    text: str, graph_roles: Sequence[str], weights: Sequence[str], targets: Sequence[str], dtype: str, layers: int
+    text: str,
+    graph_roles: Sequence[str],
+    weights: Sequence[str],
+    targets: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    dtype: str,
 ) -> dict[str, Any]:
+    """A program of the manifest; ``results`` come from :func:`outputs`."""
     inputs = [graph_input(role, dtype) for role in graph_roles]
     inputs += [{"role": "weight", "tensor": weight} for weight in weights]
-    return {"text": text, "inputs": inputs, "outputs": outputs(dtype, layers), "targets": list(targets)}
+    return {"text": text, "inputs": inputs, "outputs": list(results), "targets": list(targets)}
 
 
 def dump(manifest: Mapping[str, Any]) -> str:
@@ -94,18 +136,32 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
         isinstance(units, dict) and all(isinstance(units.get(k), str) for k in ("energy", "length")),
         "units do not name energy and length",
     )
+    widths = _validated_widths(manifest.get("node_outputs", {}), expect)
     programs = manifest.get("programs")
     expect(isinstance(programs, dict) and len(programs) > 0, "it holds no program")
     for platform, program in programs.items():
-        _validate_program(program, f"the program for {platform}", layers, manifest["dtype"], tensors, expect)
+        results = outputs(manifest["dtype"], layers, widths)
+        _validate_program(program, f"the program for {platform}", layers, manifest["dtype"], results, tensors, expect)
     reference = manifest.get("reference")
     if reference is not None:
         expect(isinstance(reference, dict) and _finite(reference.get("energy")), "its reference has no energy")
-        _validate_reference(tensors, expect)
+        _validate_reference(tensors, widths, expect)
     return manifest
 
 
-def _validate_program(program: Any, name: str, layers: int, dtype: str, tensors: Mapping, expect: Any) -> None:
+def _validated_widths(fields: Any, expect: Any) -> dict[str, int]:
+    expect(isinstance(fields, dict), "node_outputs is no object")
+    for name, one in fields.items():
+        expect(is_output_name(name), f"node_outputs has the name {name!r}")
+        whole = isinstance(one, dict) and isinstance(one.get("width"), int) and not isinstance(one["width"], bool)
+        expect(whole and one["width"] >= 1, f"the node output {name} has no width")
+        expect(isinstance(one.get("unit"), str), f"the node output {name} has no unit")
+    return {name: one["width"] for name, one in fields.items()}
+
+
+def _validate_program(
+    program: Any, name: str, layers: int, dtype: str, results: Sequence[Mapping], tensors: Mapping, expect: Any
+) -> None:
     expect(isinstance(program, dict), f"{name} is no object")
     text = program.get("text")
     expect(text in tensors and tensors[text][0] == "U8", f"{name} has no text")
@@ -122,23 +178,28 @@ def _validate_program(program: Any, name: str, layers: int, dtype: str, tensors:
                     entry.get("tensor") in tensors, f"{name} needs the tensor {entry.get('tensor')!r}, which is missing"
                 )
                 continue
-            expect(role not in seen, f"{name} has the role {role!r} twice")
-            seen.add(role)
+            key = (role, entry.get("name"))
+            expect(key not in seen, f"{name} has the role {role!r} twice")
+            seen.add(key)
             allowed = (
-                {o["role"]: o for o in outputs(dtype, layers)}
+                {(o["role"], o.get("name")): o for o in results}
                 if kind == "outputs"
-                else {r: graph_input(r, dtype) for r in ("species", "vectors", "centers", "neighbors", "owned")}
+                else {(r, None): graph_input(r, dtype) for r in GRAPH_ROLES}
             )
-            expect(role in allowed, f"{name} has the unknown role {role!r} among its {kind}")
-            expect(entry == allowed[role], f"{name} has {entry} where {allowed[role]} is due")
+            expect(key in allowed, f"{name} has the unknown role {role!r} among its {kind}")
+            expect(entry == allowed[key], f"{name} has {entry} where {allowed[key]} is due")
             for dimension in entry["shape"]:
                 expect(
                     isinstance(dimension, int) or _expression(dimension, known), f"{name} has the size {dimension!r}"
                 )
-    expect({"vectors", "node_energy", "edge_gradient"} <= seen, f"{name} lacks vectors, node_energy or edge_gradient")
+    due = {("vectors", None), *((o["role"], o.get("name")) for o in results)}
+    lacking = sorted(other or role for role, other in due - seen)
+    expect(not lacking, f"{name} lacks {', '.join(lacking)}")
 
 
-def _validate_reference(tensors: Mapping[str, tuple[str, tuple[int, ...]]], expect: Any) -> None:
+def _validate_reference(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]], widths: Mapping[str, int], expect: Any
+) -> None:
     for field, dtype in REFERENCE_FIELDS.items():
         expect(tensors.get(f"reference/{field}", ("",))[0] == dtype, f"reference/{field} is missing or not {dtype}")
     count = tensors["reference/numbers"][1]
@@ -150,6 +211,10 @@ def _validate_reference(tensors: Mapping[str, tuple[str, tuple[int, ...]]], expe
         "forces": (*count, 3),
         "node_energies": count,
     }
+    for name, width in widths.items():
+        field = output_field(name)
+        expect(tensors.get(f"reference/{field}", ("",))[0] == "F64", f"reference/{field} is missing or not F64")
+        shapes[field] = count if width == 1 else (*count, width)
     for field, shape in shapes.items():
         expect(tuple(tensors[f"reference/{field}"][1]) == shape, f"reference/{field} has a wrong shape")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,11 @@ def load(path: str | os.PathLike[str], **runtime_options: Any) -> Model:
     return Model(shared_runtime(**runtime_options), str(bundle.path))
 
 
-def evaluate(model: Model, graph: HopGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Energies of the owned rows, without atomic energies, and the gradient of their sum by each edge vector.
+def evaluate(model: Model, graph: HopGraph) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Energies of the owned rows, without atomic energies, the gradient of their sum by each edge vector, and the
+    extra outputs of the owned rows by name.
 
-    float64 copies, [nodes[0]] and [edges, 3], edges in the order of ``graph``.
+    float64 copies: [nodes[0]], [edges, 3] with edges in the order of ``graph``, [nodes[0]] or [nodes[0], width].
     """
     view = model.reserve(list(graph.nodes), list(graph.edges))
     node_slices = _slices(graph.nodes, view.node_offset)
@@ -58,11 +59,11 @@ def evaluate(model: Model, graph: HopGraph) -> tuple[np.ndarray, np.ndarray]:
         view.centers[theirs] = row_of[graph.centers[ours]]
         view.neighbors[theirs] = row_of[graph.neighbors[ours]]
         view.vectors[theirs] = graph.vectors[ours]
-    energies, padded_gradient = model.evaluate()
+    energies, padded_gradient, outputs = model.evaluate()
     gradient = np.empty((sum(graph.edges), 3))
     for ours, theirs in edge_slices:
         gradient[ours] = padded_gradient[theirs]
-    return energies.astype(np.float64), gradient
+    return energies.astype(np.float64), gradient, {name: one.astype(np.float64) for name, one in outputs.items()}
 
 
 def _slices(counts: tuple[int, ...], offsets: list[int]) -> list[tuple[slice, slice]]:
@@ -82,6 +83,7 @@ class Deviation:
     force: float  #: of one force component
     largest_energy: float  #: of one atom in the reference, without its atomic energy
     largest_force: float  #: component in the reference
+    outputs: dict[str, tuple[float, float]] = field(default_factory=dict)  #: extra ones: difference, largest value
 
 
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
@@ -91,9 +93,12 @@ def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -
     owners = [np.arange(count)[number::parts] for number in range(min(parts, count))]
     graphs = [part_graph(whole, owned, model.layers) for owned in owners] if len(owners) > 1 else [whole]
     energies, forces = np.zeros(count), np.zeros((count, 3))
+    extra = {name: np.zeros_like(values) for name, values in reference.outputs.items()}
     for graph in sorted(graphs, key=lambda graph: -sum(graph.edges)):  # later ones fit into the first one's arrays
-        node_energy, gradient = evaluate(model, graph)
+        node_energy, gradient, outputs = evaluate(model, graph)
         energies[graph.atoms[: graph.owned]] = node_energy
+        for name, values in extra.items():
+            values[graph.atoms[: graph.owned]] = outputs[name]
         forces += edge_forces(graph, gradient, count)
     expected = reference.node_energies - np.array(model.atomic_energies)[whole.species]
     return Deviation(
@@ -101,4 +106,5 @@ def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -
         float(np.abs(forces - reference.forces).max()),
         float(np.abs(expected).max()),
         float(np.abs(reference.forces).max()),
+        {n: (float(np.abs(extra[n] - v).max()), float(np.abs(v).max())) for n, v in reference.outputs.items()},
     )

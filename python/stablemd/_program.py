@@ -18,6 +18,7 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
 from ._errors import ExportError
+from ._manifest import GRAPH_ROLES, RESERVED_OUTPUTS, is_output_name
 from ._sizes import Sizes, symbols, tracing_sets
 from ._template import Misfit, fit_template, instantiate
 from .graph import Graph
@@ -37,8 +38,6 @@ _XLA_TARGETS = frozenset(
         "PartialReduce",
     }
 )
-
-GRAPH_ROLES = ("species", "vectors", "centers", "neighbors", "owned")
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,67 @@ def x64(dtype: np.dtype) -> Any:
     return enable_x64(dtype == np.float64)
 
 
-def energy_and_gradient(energy_fn: Callable, unflatten: Callable, sizes: Sizes) -> Callable:
-    """The function that is exported: graph arrays and weights to (node_energy [C_L], edge_gradient [E_1, 3])."""
+def energy_and_gradient(
+    energy_fn: Callable, unflatten: Callable, sizes: Sizes, notice: Callable[[dict[str, int]], None] = lambda _: None
+) -> Callable:
+    """The function that is exported.
+
+    Graph arrays and weights to (node_energy [C_L], edge_gradient [E_1, 3], extra outputs in the order of their names,
+    each [C_L] or [C_L, width]). ``notice`` is told names and widths of the extra outputs during tracing.
+    """
     rows, edges = sizes.rows, (sizes.edges[0], *sizes.edges)
 
     def program(species, vectors, centers, neighbors, owned, *weights):
         params = unflatten(weights)
 
+        def owned_rows(values):
+            # Rows beyond the owned ones are dummies: their values are finite, and nobody's.
+            own = jnp.arange(rows[-1], dtype=jnp.int32) < owned
+            return jnp.where(own.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.zeros_like(values))
+
         def total_energy(vectors):
             graph = Graph(species, vectors, centers, neighbors, owned, rows, edges)
-            energies = _checked_energies(energy_fn(params, graph), rows[-1], vectors.dtype)
-            # Rows beyond the owned ones are dummies: their energies are finite, and nobody's.
-            energies = jnp.where(jnp.arange(rows[-1], dtype=jnp.int32) < owned, energies, jnp.zeros_like(energies))
-            return jnp.sum(energies), energies
+            energies, extra = _split_result(energy_fn(params, graph))
+            energies = owned_rows(_checked_energies(energies, rows[-1], vectors.dtype))
+            notice({name: _checked_width(name, values, rows[-1], vectors.dtype) for name, values in extra.items()})
+            return jnp.sum(energies), (energies, [owned_rows(extra[name]) for name in sorted(extra)])
 
-        (_, energies), gradient = jax.value_and_grad(total_energy, has_aux=True)(vectors)
-        return energies, gradient
+        (_, (energies, extra)), gradient = jax.value_and_grad(total_energy, has_aux=True)(vectors)
+        return energies, gradient, *extra
 
     return program
+
+
+def _split_result(result: Any) -> tuple[Any, dict[str, Any]]:
+    """Energies and extra outputs of what energy_fn returned: energies, or (energies, {name: values})."""
+    if not isinstance(result, tuple):
+        return result, {}
+    if len(result) != 2 or not isinstance(result[1], dict):
+        raise ExportError(
+            "energy_fn returned a tuple; it must return energies, or (energies, {name: values of each row}) with extra"
+            " outputs"
+        )
+    for name in result[1]:
+        if not is_output_name(name):
+            raise ExportError(
+                f"energy_fn returned an extra output called {name!r}; use letters, digits and _, beginning with a"
+                f" letter, and none of {', '.join(RESERVED_OUTPUTS)}"
+            )
+    return result
+
+
+def _checked_width(name: str, values: Any, rows: int, dtype: Any) -> int:
+    """Numbers per row of an extra output."""
+    shape = getattr(values, "shape", None)
+    if shape == (rows,) and values.dtype == dtype:
+        return 1
+    if shape is not None and len(shape) == 2 and shape[0] == rows and shape[1] >= 2 and values.dtype == dtype:
+        return int(shape[1])
+    found = f"{values.dtype} {shape}" if shape is not None else f"a {type(values).__name__}"
+    raise ExportError(
+        f"energy_fn returned the extra output {name!r} as {found} for a graph of {rows} computed rows; it must be"
+        f" {dtype} ({rows},) or ({rows}, 2 or more)"
+    )
 
 
 def _checked_energies(energies: Any, rows: int, dtype: Any) -> Any:
@@ -116,12 +158,13 @@ class Tracer:
         self.energy_fn, self.unflatten, self.dtype = energy_fn, unflatten, dtype
         self.weights = [jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights]
         self.checks = [jax_export.DisabledSafetyCheck.custom_call(target) for target in targets]
+        self.outputs: dict[str, int] | None = None  #: widths of extra outputs by name, known after the first trace
         self._jitted: dict[Sizes, Callable] = {}
 
     def export(self, sizes: Sizes, platform: str) -> jax_export.Exported:
         # One jitted function per size: its second export, for another platform, need not trace again.
         function = self._jitted.setdefault(
-            sizes, jax.jit(energy_and_gradient(self.energy_fn, self.unflatten, sizes), keep_unused=False)
+            sizes, jax.jit(energy_and_gradient(self.energy_fn, self.unflatten, sizes, self._notice), keep_unused=False)
         )
         arguments = [*graph_arguments(sizes, self.dtype), *self.weights]
         try:
@@ -130,6 +173,11 @@ class Tracer:
             raise
         except Exception as error:
             raise _tracing_error(error, sizes) from error
+
+    def _notice(self, outputs: dict[str, int]) -> None:
+        if self.outputs not in (None, outputs):
+            raise ExportError("energy_fn returns other extra outputs at other sizes")
+        self.outputs = outputs
 
 
 def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from ._bundle import Bundle
 from ._errors import ExportError, FormatError
 from ._graphs import HopGraph, fold_graph
-from ._manifest import REFERENCE_FIELDS
+from ._manifest import REFERENCE_FIELDS, output_field
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Reference:
     energy: float
     node_energies: np.ndarray
     forces: np.ndarray
+    outputs: dict[str, np.ndarray] = field(default_factory=dict)  #: extra outputs, [atoms] or [atoms, width]
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {
@@ -35,6 +36,7 @@ class Reference:
             "reference/pbc": self.pbc.astype(np.int64),
             "reference/node_energies": self.node_energies,
             "reference/forces": self.forces,
+            **{f"reference/{output_field(name)}": values for name, values in self.outputs.items()},
         }
 
     def atoms(self) -> Any:
@@ -48,7 +50,9 @@ def stored_reference(bundle: Bundle) -> Reference:
     if not bundle.manifest.get("reference"):
         raise FormatError(f"{bundle.path} holds no reference structure to check against; export the model again")
     fields = {name: bundle.tensor(f"reference/{name}") for name in REFERENCE_FIELDS}
-    return Reference(energy=float(bundle.manifest["reference"]["energy"]), **{**fields, "pbc": fields["pbc"] != 0})
+    fields["pbc"] = fields["pbc"] != 0
+    outputs = {name: bundle.tensor(f"reference/{output_field(name)}") for name in bundle.manifest.get("node_outputs", {})}
+    return Reference(energy=float(bundle.manifest["reference"]["energy"]), outputs=outputs, **fields)
 
 
 def default_structure(elements: Sequence[str], cutoff: float) -> Any:

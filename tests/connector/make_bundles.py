@@ -11,6 +11,7 @@ an edge's centre and neighbour:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import pathlib
@@ -51,6 +52,18 @@ def two_layers(sizes, table, species, vectors, centers, neighbors):
     return rho[: sizes["C2"]] ** 2 + total
 
 
+def coordination(sizes, species, vectors, centers):
+    """Extra outputs: sums of f and of f v over the edges of a centre."""
+    f = switch(vectors)
+    total = functools.partial(jax.ops.segment_sum, segment_ids=centers, num_segments=sizes["C1"])
+    return {"coordination": total(f), "moment": total(f[:, None] * vectors)}
+
+
+def not_finite(sizes, species, vectors, centers):
+    """The logarithm of a coordination, infinite for an atom alone."""
+    return {"logarithm": jnp.log(coordination(sizes, species, vectors, centers)["coordination"])}
+
+
 def broken_energy(sizes, table, species, vectors, centers, neighbors):
     """Infinite for atoms on top of each other."""
     inverse = 1 / jnp.sum(vectors * vectors, axis=1)
@@ -63,7 +76,7 @@ def broken_gradient(sizes, table, species, vectors, centers, neighbors):
     return jax.ops.segment_sum(table[0, 0] * distance, centers, sizes["C1"], indices_are_sorted=True)
 
 
-def program_text(energy, sizes, dtype, layers, target):
+def program_text(energy, sizes, dtype, layers, target, extra=None):
     """VHLO text of energy and gradient at these sizes."""
 
     def evaluate(table, species, vectors, centers, neighbors, owned):
@@ -76,7 +89,8 @@ def program_text(energy, sizes, dtype, layers, target):
         if target:
             shape = jax.ShapeDtypeStruct(node.shape, node.dtype)
             node = jax.ffi.ffi_call(target, shape)(node, scale=np.float32(2.0))
-        return node, gradient
+        outputs = extra(sizes, species, vectors, centers) if extra else {}
+        return node, gradient, *(outputs[name] for name in sorted(outputs))
 
     shape = jax.ShapeDtypeStruct
     arguments = (
@@ -105,13 +119,13 @@ def affine(values, samples, symbols):
     return "".join(terms) + constant
 
 
-def template(energy, dtype, layers, target):
+def template(energy, dtype, layers, target, extra=None):
     samples = [
         {"N": 61 + 7 * a, "C1": 41 + 5 * b, "C2": 23 + 4 * c, "E1": 331 + 13 * d, "E2": 211 + 11 * e}
         for a, b, c, d, e in [(0, 0, 0, 0, 0), *itertools.islice(itertools.permutations(range(1, 6)), 0, 100, 9)]
     ]
     symbols = ["N", "C1", "E1"] if layers == 1 else ["N", "C1", "C2", "E1", "E2"]
-    texts = [program_text(energy, sample, dtype, layers, target) for sample in samples]
+    texts = [program_text(energy, sample, dtype, layers, target, extra) for sample in samples]
     tokens = [re.split(r"(\d+)", text) for text in texts]
     assert len({len(t) for t in tokens}) == 1
     pieces = []
@@ -155,24 +169,30 @@ def make_manifest(layers, name, target):
     }
 
 
-def write(path, text, manifest):
+def write(path, text, manifest, table=TABLE):
     tensors = {
         "programs/cpu": np.frombuffer(text.encode(), np.uint8).copy(),
-        "weights/table": TABLE.astype(manifest["dtype"]),
+        "weights/table": table.astype(manifest["dtype"]),
     }
     save_file(tensors, path, metadata={"stablemd": json.dumps(manifest)})
 
 
 def write_broken(folder, text):
-    """Bundles with one thing wrong that only the plugin, or only the template, can notice."""
+    """Bundles with one thing wrong that only the plugin, or only the program's text, can tell."""
     manifest = make_manifest(1, "float32", "")
     manifest["versions"]["stablehlo"] = "99.0.0"
     write(folder / "newer_stablehlo.safetensors", text, manifest)
     manifest = make_manifest(1, "float32", "")
     write(folder / "unknown_symbol.safetensors", text + "@{Q}", manifest)
     write(folder / "not_mlir.safetensors", "@{N} is no program", manifest)
+    write(folder / "other_weight.safetensors", text, manifest, TABLE[:1])
+    write(folder / "broken_body.safetensors", text.replace('"vhlo.multiply_v1"', '"vhlo.mystery_v1"', 1), manifest)
     manifest["programs"]["cpu"]["outputs"].reverse()
     write(folder / "swapped_outputs.safetensors", text, manifest)
+    manifest = make_manifest(1, "float32", "")
+    inputs = manifest["programs"]["cpu"]["inputs"]
+    inputs[1:3] = inputs[2:0:-1]
+    write(folder / "swapped_inputs.safetensors", text, manifest)
     manifest = make_manifest(1, "float32", "")
     del manifest["programs"]["cpu"]["inputs"][0]
     write(folder / "missing_input.safetensors", text, manifest)
@@ -189,6 +209,15 @@ def main(folder):
     for target in ("toy_staged", "toy_plain", "toy_fail"):
         text = template(one_layer, "float32", 1, target)
         write(folder / f"{target}.safetensors", text, make_manifest(1, "float32", target))
+    for extra, widths in ((coordination, {"coordination": 1, "moment": 3}), (not_finite, {"logarithm": 1})):
+        manifest = make_manifest(1, "float32", "")
+        manifest["format"] = 2
+        manifest["node_outputs"] = {name: {"width": width, "unit": f"unit of {name}"} for name, width in widths.items()}
+        manifest["programs"]["cpu"]["outputs"] += [
+            {"name": name, **port("node_output", "float32", ["C1"] if width == 1 else ["C1", width])}
+            for name, width in widths.items()
+        ]
+        write(folder / f"{extra.__name__}.safetensors", template(one_layer, "float32", 1, "", extra), manifest)
     for energy in (broken_energy, broken_gradient):
         text = template(energy, "float32", 1, "")
         write(folder / f"{energy.__name__}.safetensors", text, make_manifest(1, "float32", ""))

@@ -140,7 +140,7 @@ TEST(tensors) {
 }
 
 TEST(manifests) {
-  CHECK_CONTAINS(complaint_about("/format", 2), "made by a newer StableMD (format 2, this library reads 1): upgrade");
+  CHECK_CONTAINS(complaint_about("/format", 3), "made by a newer StableMD (format 3, this library reads 2): upgrade");
   CHECK_CONTAINS(complaint_about("/format", 0), "manifest.format: must be an integer from 1");
   CHECK_CONTAINS(complaint_about("/format", "1"), "manifest.format");
   CHECK_CONTAINS(complaint_about("/dtype", "float16"), "must be `float32` or `float64`");
@@ -186,6 +186,41 @@ TEST(programs) {
   } catch (const Error &error) {
     CHECK_CONTAINS(error.what(), "has no program for `cuda`, only for: cpu");
   }
+}
+
+TEST(node_outputs) {
+  const json charge = {{"role", "node_output"}, {"name", "charge"}, {"dtype", "float32"}, {"shape", {"C2"}}};
+  const json dipole = {{"role", "node_output"}, {"name", "dipole"}, {"dtype", "float32"}, {"shape", {"C2", 3}}};
+  const auto with = [&](const json &declared, const std::vector<json> &given) {
+    BundleParts parts;
+    parts.manifest["format"] = 2;
+    parts.manifest["node_outputs"] = declared;
+    for (const json &one : given) parts.manifest["programs"]["cpu"]["outputs"].push_back(one);
+    return parts.bytes();
+  };
+  const json both = {{"dipole", {{"width", 3}, {"unit", "e*Angstrom"}}}, {"charge", {{"width", 1}, {"unit", "e"}}}};
+  const Bundle bundle = Bundle::parse(with(both, {dipole, charge}), "x");
+  const auto &outputs = bundle.manifest().node_outputs;
+  CHECK_EQUAL(outputs.size(), size_t{2});
+  CHECK_EQUAL(outputs.at(0).name, "charge");
+  CHECK_EQUAL(outputs.at(0).unit, "e");
+  CHECK_EQUAL(outputs.at(1).width, 3);
+
+  CHECK_CONTAINS(complaint(with(both, {charge})), "lacks the node output `dipole`");
+  CHECK_CONTAINS(complaint(with(both, {charge, dipole, charge})), "given twice, or not in");
+  CHECK_CONTAINS(complaint(with(json::object(), {charge})), "not in the manifest's node_outputs");
+  json wrong = dipole;
+  wrong["shape"] = {"C2", 2};
+  CHECK_CONTAINS(complaint(with(both, {charge, wrong})), "`dipole` has a shape other than");
+  wrong["dtype"] = "float64";
+  CHECK_CONTAINS(complaint(with(both, {charge, wrong})), "`dipole` must be float32, is float64");
+  wrong = charge;
+  wrong.erase("name");
+  CHECK_CONTAINS(complaint(with(both, {wrong, dipole})), "lacks `name`");
+  CHECK_CONTAINS(complaint(with({{"a b", {{"width", 1}, {"unit", ""}}}}, {})), "`a b` is no name of letters");
+  CHECK_CONTAINS(complaint(with({{"a", {{"width", 0}, {"unit", ""}}}}, {})), "must be an integer from 1");
+  CHECK_CONTAINS(complaint(with({{"a", {{"width", 1}}}}, {})), "lacks `unit`");
+  CHECK_CONTAINS(complaint(with(json::array(), {})), "node_outputs: must be an object");
 }
 
 TEST(noise) {

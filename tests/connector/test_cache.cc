@@ -231,6 +231,98 @@ TEST(a_process_that_dies_with_the_lock_holds_up_nobody) {
   CHECK(ask(cache, "key", "").stored);
 }
 
+TEST(entries_not_used_for_longest_go) {
+  const TemporaryFolder folder("limit");
+  const ExecutableCache unlimited(folder.string(), Log());
+  for (const char *key : {"a", "b", "c", "d"}) {
+    ask(unlimited, key, kBlob);
+    // each an hour younger than the one before, all in the past
+    for (const fs::path &entry : folder.files(".exe"))
+      fs::last_write_time(entry, fs::last_write_time(entry) - std::chrono::hours(1));
+  }
+  CHECK_EQUAL(folder.files(".exe").size(), size_t{4});
+  const uint64_t size = fs::file_size(folder.files(".exe").at(0));
+  const ExecutableCache limited(folder.string(), Log(), 3 * size);
+  CHECK(ask(limited, "a", "").stored);  // used again: now b is the oldest
+  ask(limited, "e", kBlob);
+  CHECK_EQUAL(folder.files(".exe").size(), size_t{3});
+  for (const char *key : {"a", "d", "e"}) CHECK(ask(limited, key, "").stored);
+  ask(ExecutableCache(folder.string(), Log(), 10), "f", kBlob);  // larger than the limit itself
+  CHECK_EQUAL(folder.files(".exe").size(), size_t{1});
+  CHECK(ask(limited, "f", "").stored);
+}
+
+TEST(other_files_do_not_go) {
+  const TemporaryFolder folder("limit_others");
+  const ExecutableCache cache(folder.string(), Log(), 1);
+  ask(cache, "a", kBlob);
+  const std::string mine = folder.string() + "/mine.txt";
+  test::write_file(mine, std::vector<char>(10000, 'x'));
+  ask(cache, "b", kBlob);
+  CHECK(fs::exists(mine));
+  CHECK(ask(cache, "b", "").stored);
+}
+
+// Each process asks for its own and for common keys, in an order of its own, while all of them make entries go.
+TEST(many_processes_keep_the_limit) {
+  const TemporaryFolder folder("limit_race");
+  const auto blob_of = [](int key) { return std::to_string(key) + std::string(5000, 'x'); };
+  constexpr uint64_t kLimit = 40'000;
+  std::vector<pid_t> children;
+  for (unsigned number = 0; number < 5; ++number) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::vector<test::LogLine> lines;
+      const ExecutableCache cache(folder.string(), Log(test::keep_line, &lines), kLimit);
+      std::mt19937 random(number);
+      bool right = true;
+      for (int i = 0; i < 150; ++i) {
+        const int key = static_cast<int>(random() % 25);
+        std::string got;
+        cache.obtain(
+            std::to_string(key), [&](std::string_view blob) { return got = blob, true; },
+            [&] { return got = blob_of(key); });
+        right = right && got == blob_of(key);
+      }
+      const bool warned = std::any_of(lines.begin(), lines.end(),
+                                      [](const test::LogLine &line) { return line.level == SMD_LOG_WARNING; });
+      _exit(right && !warned ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(status, 0);
+  }
+  uint64_t total = 0;
+  for (const fs::path &entry : folder.files(".exe")) total += fs::file_size(entry);
+  CHECK(total <= kLimit);
+  CHECK(total > kLimit / 2);
+  CHECK_EQUAL(folder.files(".tmp").size(), size_t{0});
+}
+
+TEST(limits) {
+  const auto with = [](const char *text) {
+    setenv("STABLEMD_CACHE_LIMIT", text, 1);
+    uint64_t bytes = 1;
+    const smd_status status = smd_cache_limit(&bytes);
+    unsetenv("STABLEMD_CACHE_LIMIT");
+    return status == SMD_OK ? std::to_string(bytes) : std::string(smd_last_error());
+  };
+  CHECK_EQUAL(with(""), "4000000000");
+  CHECK_EQUAL(with("off"), "0");
+  CHECK_EQUAL(with("12345"), "12345");
+  CHECK_EQUAL(with("20kB"), "20000");
+  CHECK_EQUAL(with("500MB"), "500000000");
+  CHECK_EQUAL(with("2TB"), "2000000000000");
+  for (const char *text : {"0", "-1", "1.5GB", "GB", "5 GB", "5gb", "5GiB", "99999999999TB", "99999999999999999999"}) {
+    CHECK_CONTAINS(with(text), "STABLEMD_CACHE_LIMIT is `");
+    CHECK_CONTAINS(with(text), "such as 500MB or 4GB, or `off`");
+  }
+  CHECK_EQUAL(smd_cache_limit(nullptr), SMD_ERROR_ARGUMENT);
+}
+
 TEST(default_directory) {
   const auto with = [](const char *chosen, const char *caches, const char *home) {
     setenv("STABLEMD_CACHE", chosen, 1);

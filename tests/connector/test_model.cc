@@ -3,6 +3,7 @@
 // can do wrong.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "c_api.h"
 #include "check.h"
@@ -268,6 +269,58 @@ TEST(checks_on_demand) {
   CHECK_CONTAINS(evaluation_error(model, SMD_ERROR_ARGUMENT), "neighbour of edge 7 is row");
 }
 
+TEST(node_outputs) {
+  const Runtime runtime;
+  Model model(runtime, test::bundle_path("coordination"));
+  const smd_model_info info = model.info();
+  CHECK_EQUAL(info.output_count, 2);
+  CHECK_EQUAL(std::string(info.output_names[0]), "coordination");
+  CHECK_EQUAL(std::string(info.output_units[1]), "unit of moment");
+  CHECK_EQUAL(info.output_widths[0], 1);
+  CHECK_EQUAL(info.output_widths[1], 3);
+  CHECK_EQUAL(Model(runtime, test::bundle_path("layers1_float32")).info().output_count, 0);
+
+  auto random = seeded();
+  for (const int64_t edges : {100, 40, 1000}) {
+    const auto graph = random_graph(random, {20, 10}, {edges});
+    const smd_graph arrays = model.reserve(graph.size());
+    test::fill<float>(graph, arrays);
+    const smd_result result = model.evaluate();
+    CHECK(test::difference<float>(graph, arrays, result) < 5e-6);
+    std::array<std::array<double, 4>, 20> expected{};  // coordination and moment
+    for (const test::Edge &edge : graph.edges[0]) {
+      const auto &v = edge.vector;
+      const double u = std::max(0.0, 1 - (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) / (test::kCutoff * test::kCutoff));
+      for (int k = 0; k < 4; ++k) expected[edge.center][k] += std::pow(u, 3) * (k == 0 ? 1.0 : v[k - 1]);
+    }
+    const auto *coordination = static_cast<const float *>(result.outputs[0]);
+    const auto *moment = static_cast<const float *>(result.outputs[1]);
+    for (int row = 0; row < 20; ++row) {
+      CHECK(std::abs(coordination[row] - expected[row][0]) < 5e-5);
+      for (int k = 0; k < 3; ++k) CHECK(std::abs(moment[3 * row + k] - expected[row][1 + k]) < 5e-5);
+    }
+  }
+}
+
+TEST(node_outputs_that_are_not_finite) {
+  const Runtime runtime;
+  Model model(runtime, test::bundle_path("not_finite"));
+  auto random = seeded();
+  const auto graph = random_graph(random, {1, 1}, {0});
+  test::fill<float>(graph, model.reserve(graph.size()));
+  CHECK_CONTAINS(evaluation_error(model, SMD_ERROR_EXECUTION), "the output `logarithm` of row 0 is not finite");
+}
+
+TEST(older_callers) {
+  const Runtime runtime;
+  Model model(runtime, test::bundle_path("coordination"));
+  smd_model_info info{};
+  info.struct_size = offsetof(smd_model_info, output_count);  // as it was in 1.0
+  test::require_ok(smd_model_get_info(model.handle, &info));
+  CHECK_EQUAL(info.element_count, 2);
+  CHECK(info.output_names == nullptr);
+}
+
 TEST(bundles_that_contradict_themselves) {
   const Runtime runtime;
   smd_model *model = nullptr;
@@ -275,20 +328,29 @@ TEST(bundles_that_contradict_themselves) {
   CHECK_CONTAINS(smd_last_error(), "needs StableHLO 99.0.0");
   CHECK_EQUAL(smd_model_load(runtime.handle, test::bundle_path("unknown_symbol").c_str(), &model), SMD_ERROR_FORMAT);
   CHECK_CONTAINS(smd_last_error(), "programs/cpu: size expression `Q`");
+  const std::pair<const char *, const char *> contradictions[] = {
+      {"not_mlir", "declares no function `main`"},
+      {"swapped_outputs", "result 1 of its function `main` is @{+1*C1}x!vhlo.f32_v1, which is not what the manifest says of "
+                          "`edge_gradient`"},
+      {"missing_input", "has 6 arguments, the manifest lists 5"},
+      {"swapped_inputs", "argument 2 of its function `main` is @{+1*N}x!vhlo.i32_v1"},
+      {"other_weight", "argument 1 of its function `main` is 2x2x!vhlo.f32_v1, which is not what the manifest says of "
+                       "`weights/table`"},
+  };
+  for (const auto &[name, complaint] : contradictions) {
+    CHECK_EQUAL(smd_model_load(runtime.handle, test::bundle_path(name).c_str(), &model), SMD_ERROR_FORMAT);
+    CHECK_CONTAINS(smd_last_error(), complaint);
+    CHECK_CONTAINS(smd_last_error(), test::bundle_path(name) + ": programs/cpu: ");
+  }
+}
 
+TEST(a_program_that_the_compiler_refuses) {
+  const Runtime runtime;
   auto graph = test::sized<smd_graph>();
   const smd_graph_size size = one_hop(3, 1);
-  Model nonsense(runtime, test::bundle_path("not_mlir"));
+  Model nonsense(runtime, test::bundle_path("broken_body"));
   CHECK_EQUAL(smd_model_reserve(nonsense.handle, &size, &graph), SMD_ERROR_COMPILE);
   CHECK_CONTAINS(smd_last_error(), "XLA cannot compile the program");
-  Model swapped(runtime, test::bundle_path("swapped_outputs"));
-  CHECK_EQUAL(smd_model_reserve(swapped.handle, &size, &graph), SMD_ERROR_FORMAT);
-  CHECK_CONTAINS(smd_last_error(), "results of programs/cpu are not what the manifest says");
-  Model missing(runtime, test::bundle_path("missing_input"));
-  const smd_graph arrays = missing.reserve(size);
-  std::fill(arrays.species, arrays.species + 3, 0);
-  std::fill_n(static_cast<float *>(arrays.vectors), 3, 0.5f);
-  evaluation_error(missing, SMD_ERROR_EXECUTION);
 }
 
 CHECK_MAIN
