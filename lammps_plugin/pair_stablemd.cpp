@@ -52,7 +52,7 @@ PairStableMD::PairStableMD(LAMMPS *lmp) : Pair(lmp) {
 
 PairStableMD::~PairStableMD() {
   // where a hybrid style did not call finish(); no communication here, other ranks may be gone
-  if (model_ && comm->me == 0 && breakdown_.evaluations(stats()) > 0)
+  if (!members_.empty() && comm->me == 0 && breakdown_.evaluations(stats()) > 0)
     utils::logmesg(lmp, breakdown_.report(MPI_COMM_SELF, stats()));
   if (copymode || !allocated) return;
   memory->destroy(setflag);
@@ -66,7 +66,7 @@ PairStableMD::~PairStableMD() {
 void PairStableMD::settings(int narg, char **arg) {
   settings_ = parse_settings(narg, arg);
   ghostneigh = settings_.decomposition == Decomposition::Ghost ? 1 : 0;
-  model_.reset();
+  members_.clear();
   runtime_.reset();
   if (allocated) forget_elements();
   create_runtime();
@@ -124,6 +124,7 @@ void PairStableMD::create_runtime() {
 // ---- coeff
 // --------------------------------------------------------------------------------------------------------------
 
+// Files come first: the first word in any case, then all that look like one, with a dot or a slash in it.
 void PairStableMD::coeff(int narg, char **arg) {
   if (narg < 4 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style stablemd: use pair_coeff * * FILE and one chemical symbol per atom type");
@@ -131,19 +132,24 @@ void PairStableMD::coeff(int narg, char **arg) {
     error->all(FLERR, "pair_style stablemd: the last pair_style stablemd command failed; repeat it before pair_coeff");
   if (!allocated) allocate();
   forget_elements();
-  const std::string found = utils::get_potential_file_path(arg[2]);
-  const std::string file = found.empty() ? arg[2] : found;
-  load_model(file);
-  set_units();
-  map_elements(narg - 3, arg + 3);
-  graph_.configure(model_info_.layers, model_info_.cutoff);
+  int first_symbol = 3;
+  while (first_symbol < narg && std::strpbrk(arg[first_symbol], "./") != nullptr) ++first_symbol;
+  std::vector<std::string> files;
+  for (int n = 2; n < first_symbol; ++n) {
+    const std::string found = utils::get_potential_file_path(arg[n]);
+    files.push_back(found.empty() ? arg[n] : found);
+  }
+  load_models(files);
+  map_elements(narg - first_symbol, arg + first_symbol);
+  configure_outputs();
+  graph_.configure(info().layers, info().cutoff);
   lists_built_ = -1;
-  report_model(file);
+  report_models(files);
 }
 
 // What follows may fail, and where LAMMPS is a library the caller may go on: then no types are mapped.
 void PairStableMD::forget_elements() {
-  species_of_type_.clear();
+  mapped_ = false;
   std::fill_n(&setflag[0][0], (atom->ntypes + 1) * (atom->ntypes + 1), 0);
 }
 
@@ -156,30 +162,56 @@ void PairStableMD::allocate() {
   std::fill_n(&setflag[0][0], n * n, 0);
 }
 
-void PairStableMD::load_model(const std::string &file) {
-  model_.reset();
+void PairStableMD::load_models(const std::vector<std::string> &files) {
+  members_.clear();
   breakdown_ = Breakdown();
+  std::vector<Member> loaded;
+  for (const std::string &file : files) loaded.push_back(load_model(file));
+  members_ = std::move(loaded);
+  check_ensemble(files);
+}
+
+PairStableMD::Member PairStableMD::load_model(const std::string &file) const {
+  Member member;
   smd_model *loaded = nullptr;
   const smd_status status = smd_model_load(runtime_.get(), file.c_str(), &loaded);
-  model_.reset(loaded);
+  member.model.reset(loaded);
   check_everywhere(status);
-  model_info_ = sized<smd_model_info>();
-  check_everywhere(smd_model_get_info(model_.get(), &model_info_));
+  member.info = sized<smd_model_info>();
+  check_everywhere(smd_model_get_info(member.model.get(), &member.info));
+  member.energy_scale = energy_scale(member.info);
+  return member;
+}
+
+// One graph serves all models, and each output is averaged.
+void PairStableMD::check_ensemble(const std::vector<std::string> &files) const {
+  for (std::size_t n = 1; n < files.size(); ++n) {
+    const smd_model_info &one = info(), &other = members_[n].info;
+    const std::string both = "pair_coeff: " + files[0] + " and " + files[n];
+    if (one.cutoff != other.cutoff || one.layers != other.layers)
+      error->all(FLERR,
+                 fmt::format("{} have other cutoffs or layers ({:g}, {} and {:g}, {}); models of an ensemble must "
+                             "have the same",
+                             both, one.cutoff, one.layers, other.cutoff, other.layers));
+    bool same = one.output_count == other.output_count;
+    for (int k = 0; same && k < one.output_count; ++k)
+      same = std::strcmp(one.output_names[k], other.output_names[k]) == 0 &&
+             one.output_widths[k] == other.output_widths[k];
+    if (!same) error->all(FLERR, both + " have other extra outputs; models of an ensemble must have the same");
+  }
 }
 
 // LAMMPS' own constants, so that temperature and energy stay consistent.
-void PairStableMD::set_units() {
-  const std::string engine = update->unit_style, energy = model_info_.energy_unit, length = model_info_.length_unit;
+double PairStableMD::energy_scale(const smd_model_info &info) const {
+  const std::string engine = update->unit_style, energy = info.energy_unit, length = info.length_unit;
   if (engine != "metal" && engine != "real")
     error->all(FLERR, "pair_style stablemd: units " + engine + " is not supported; use units metal or units real");
   if (length != "Angstrom" || (energy != "eV" && energy != "kcal/mol"))
     error->all(FLERR, "pair_style stablemd: the model's units " + energy + " and " + length +
                           " are not supported; export it in eV (or kcal/mol) and Angstrom");
-  energy_scale_ = 1.0;
-  if (engine == "real" && energy == "eV")
-    energy_scale_ = utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL);
-  if (engine == "metal" && energy == "kcal/mol")
-    energy_scale_ = utils::get_conversion_factor(utils::ENERGY, utils::REAL2METAL);
+  if (engine == "real" && energy == "eV") return utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL);
+  if (engine == "metal" && energy == "kcal/mol") return utils::get_conversion_factor(utils::ENERGY, utils::REAL2METAL);
+  return 1.0;
 }
 
 void PairStableMD::map_elements(int narg, char **arg) {
@@ -187,46 +219,67 @@ void PairStableMD::map_elements(int narg, char **arg) {
     error->all(FLERR, fmt::format("pair_coeff: {} chemical symbol{} given for {} atom type{}; give one per type in the "
                                   "order of the types",
                                   narg, narg == 1 ? "" : "s", atom->ntypes, atom->ntypes == 1 ? "" : "s"));
-  std::vector<int> species(atom->ntypes + 1, -1);
-  for (int n = 0; n < narg; ++n) species[n + 1] = species_of(arg[n]);
-  species_of_type_ = std::move(species);
+  for (Member &member : members_) member.species_of_type = species_of_types(member.info, arg);
+  const std::vector<int> &species = members_.front().species_of_type;
   for (int i = 1; i <= atom->ntypes; ++i)
-    for (int j = 1; j <= atom->ntypes; ++j)
-      setflag[i][j] = species_of_type_[i] >= 0 && species_of_type_[j] >= 0 ? 1 : 0;
+    for (int j = 1; j <= atom->ntypes; ++j) setflag[i][j] = species[i] >= 0 && species[j] >= 0 ? 1 : 0;
+  mapped_ = true;
 }
 
-int PairStableMD::species_of(const std::string &element) const {
+std::vector<int> PairStableMD::species_of_types(const smd_model_info &info, char **arg) const {
+  std::vector<int> species(atom->ntypes + 1, -1);
+  for (int n = 0; n < atom->ntypes; ++n) species[n + 1] = species_of(info, arg[n]);
+  return species;
+}
+
+int PairStableMD::species_of(const smd_model_info &info, const std::string &element) const {
   if (element == "NULL") {
     if (!utils::strmatch(force->pair_style, "^hybrid"))
       error->all(FLERR, "pair_coeff: NULL is for hybrid pair styles; give a chemical symbol for every atom type");
     return -1;
   }
   std::string known;
-  for (int n = 0; n < model_info_.element_count; ++n) {
-    if (element == model_info_.elements[n]) return n;
-    known += std::string(n > 0 ? " " : "") + model_info_.elements[n];
+  for (int n = 0; n < info.element_count; ++n) {
+    if (element == info.elements[n]) return n;
+    known += std::string(n > 0 ? " " : "") + info.elements[n];
   }
   error->all(FLERR, "pair_coeff: the model does not know element '" + element + "'; it knows " + known);
 }
 
-void PairStableMD::report_model(const std::string &file) const {
+// What `fix pair` and `compute pair` find.
+void PairStableMD::configure_outputs() {
+  std::vector<stablemd::AtomQuantity> outputs;
+  for (int n = 0; n < info().output_count; ++n) outputs.emplace_back(info().output_names[n], info().output_widths[n]);
+  values_.configure(std::move(outputs), static_cast<int>(members_.size()));
+  values_.start(atom->nlocal);
+  nextra = is_ensemble() ? static_cast<int>(ensemble_summary_.size()) : 0;
+  pvector = is_ensemble() ? ensemble_summary_.data() : nullptr;
+}
+
+void PairStableMD::report_models(const std::vector<std::string> &files) const {
   if (comm->me != 0) return;
-  auto info = sized<smd_runtime_info>();
-  if (smd_runtime_get_info(runtime_.get(), &info) != SMD_OK) return;
+  auto runtime = sized<smd_runtime_info>();
+  if (smd_runtime_get_info(runtime_.get(), &runtime) != SMD_OK) return;
   const bool fold = settings_.decomposition == Decomposition::Fold;
-  utils::logmesg(lmp, fmt::format("stablemd: {}: {}, cutoff {:g} {}, {} layer{}, decomposition {}\n", file,
-                                  model_info_.dtype == SMD_FLOAT64 ? "float64" : "float32", model_info_.cutoff,
-                                  model_info_.length_unit, model_info_.layers, model_info_.layers == 1 ? "" : "s",
-                                  fold ? "fold" : "ghost"));
-  utils::logmesg(lmp, fmt::format("stablemd: platform {}, {} thread{} per rank, {}\n", info.platform, info.threads,
-                                  info.threads == 1 ? "" : "s", info.plugin_path));
+  for (std::size_t n = 0; n < files.size(); ++n) {
+    const smd_model_info &one = members_[n].info;
+    utils::logmesg(lmp, fmt::format("stablemd: {}: {}, cutoff {:g} {}, {} layer{}, decomposition {}\n", files[n],
+                                    one.dtype == SMD_FLOAT64 ? "float64" : "float32", one.cutoff, one.length_unit,
+                                    one.layers, one.layers == 1 ? "" : "s", fold ? "fold" : "ghost"));
+  }
+  const std::string names = values_.names();
+  if (is_ensemble())
+    utils::logmesg(lmp, fmt::format("stablemd: an ensemble of {} models: forces are their mean\n", members_.size()));
+  if (!names.empty()) utils::logmesg(lmp, "stablemd: values of each atom for fix pair: " + names + "\n");
+  utils::logmesg(lmp, fmt::format("stablemd: platform {}, {} thread{} per rank, {}\n", runtime.platform,
+                                  runtime.threads, runtime.threads == 1 ? "" : "s", runtime.plugin_path));
 }
 
 // ---- init
 // ---------------------------------------------------------------------------------------------------------------
 
 void PairStableMD::init_style() {
-  if (!model_ || species_of_type_.empty())
+  if (members_.empty() || !mapped_)
     error->all(FLERR, "pair_style stablemd: no model loaded; use pair_coeff * * FILE El1 El2 ...");
   check_special_bonds();
   if (several_hops()) require_ghosts();
@@ -255,19 +308,19 @@ void PairStableMD::request_list() {
 void PairStableMD::require_ghosts() {
   if (comm->mode != Comm::SINGLE)
     error->all(FLERR, "pair_style stablemd: decomposition ghost needs comm_modify mode single");
-  const double needed = model_info_.layers * model_info_.cutoff + neighbor->skin;
+  const double needed = info().layers * info().cutoff + neighbor->skin;
   comm->cutghostuser = std::max(comm->cutghostuser, needed);
   if (comm->me == 0 && announced_cutoff_ != needed)
     utils::logmesg(
         lmp, fmt::format("stablemd: communication cutoff set to {:g} for {} layers of cutoff {:g} and skin {:g}\n",
-                         comm->cutghostuser, model_info_.layers, model_info_.cutoff, neighbor->skin));
+                         comm->cutghostuser, info().layers, info().cutoff, neighbor->skin));
   announced_cutoff_ = needed;
 }
 
 double PairStableMD::init_one(int i, int j) {
   if (setflag[i][j] == 0) error->all(FLERR, "pair_style stablemd: not all pair coefficients are set");
-  cutghost[i][j] = cutghost[j][i] = model_info_.cutoff;
-  return model_info_.cutoff;
+  cutghost[i][j] = cutghost[j][i] = info().cutoff;
+  return info().cutoff;
 }
 
 // ---- compute
@@ -277,11 +330,29 @@ void PairStableMD::compute(int eflag, int vflag) {
   ev_init(eflag, vflag);
   if (neighbor->ago == 0 || neighbor->lastcall != lists_built_) update_identities();
   build_graph();
+  start_sums();
+  for (std::size_t n = 0; n < members_.size(); ++n) add_member(static_cast<int>(n));
+  if (is_ensemble()) finish_ensemble();
+}
+
+void PairStableMD::start_sums() {
+  values_.start(atom->nlocal);
+  member_energies_.assign(members_.size(), 0.0);
+}
+
+// Adds a model's share, which is all where there is but one.
+void PairStableMD::add_member(int number) {
+  Member &member = members_[number];
+  if (is_ensemble()) member_forces_.assign(FORCE_WIDTH * static_cast<std::size_t>(atom->nlocal), 0.0);
   if (graph_.owned_rows() > 0) {
-    evaluate();
-    scatter_forces();
+    evaluate(member);
+    scatter_forces(member);
+    add_energies(member, number);
   }
-  if (settings_.decomposition == Decomposition::Ghost) return_forces();
+  if (settings_.decomposition == Decomposition::Ghost) return_forces(member);
+  if (!is_ensemble()) return;
+  for (int i = 0; i < atom->nlocal; ++i)
+    values_.forces.add(number, i, &member_forces_[FORCE_WIDTH * static_cast<std::size_t>(i)]);
 }
 
 void PairStableMD::update_identities() {
@@ -349,69 +420,100 @@ void PairStableMD::build_graph() {
   graph_.build(lists, list->inum > 0 ? &atom->x[0][0] : nullptr);
 }
 
-void PairStableMD::evaluate() {
+void PairStableMD::evaluate(Member &member) {
   const smd_graph_size size = graph_.size();
-  layout_ = sized<smd_graph>();
+  member.layout = sized<smd_graph>();
   {
     const Stopwatch watch(breakdown_, Breakdown::LIBRARY);
-    check_here(smd_model_reserve(model_.get(), &size, &layout_));
+    check_here(smd_model_reserve(member.model.get(), &size, &member.layout));
   }
   {
     const Stopwatch watch(breakdown_, Breakdown::GRAPH);
-    graph_.write(layout_, model_info_.dtype, atom->type, species_of_type_);
+    graph_.write(member.layout, member.info.dtype, atom->type, member.species_of_type);
   }
   const Stopwatch watch(breakdown_, Breakdown::LIBRARY);
-  result_ = sized<smd_result>();
-  check_result(smd_model_evaluate(model_.get(), &result_));
+  member.result = sized<smd_result>();
+  check_result(smd_model_evaluate(member.model.get(), &member.result));
 }
 
-void PairStableMD::scatter_forces() {
+void PairStableMD::scatter_forces(const Member &member) {
   const Stopwatch watch(breakdown_, Breakdown::FORCES);
-  edge_forces_.compute(graph_, layout_, model_info_.dtype, result_.edge_gradient, vflag_global != 0, vflag_atom != 0);
-  add_energies();
-  add_to_atoms();
+  edge_forces_.compute(graph_, member.layout, member.info.dtype, member.result.edge_gradient, vflag_global != 0,
+                       vflag_atom != 0);
+  add_to_atoms(member);
   if (vflag_global)
-    for (int k = 0; k < VIRIAL_WIDTH; ++k) virial[k] += energy_scale_ * edge_forces_.virial()[k];
+    for (int k = 0; k < VIRIAL_WIDTH; ++k) virial[k] += weight() * member.energy_scale * edge_forces_.virial()[k];
 }
 
-void PairStableMD::add_energies() {
-  if (!eflag_either) return;
-  if (model_info_.dtype == SMD_FLOAT64)
-    add_energies_as(static_cast<const double *>(result_.node_energy));
+void PairStableMD::add_energies(const Member &member, int number) {
+  const Stopwatch watch(breakdown_, Breakdown::FORCES);
+  const auto add = [&](auto real) {
+    using Real = decltype(real);
+    if (eflag_either || is_ensemble())
+      add_energies_as(member, number, static_cast<const Real *>(member.result.node_energy));
+    add_outputs_as<Real>(member, number, member.result.outputs);
+  };
+  if (member.info.dtype == SMD_FLOAT64)
+    add(double{});
   else
-    add_energies_as(static_cast<const float *>(result_.node_energy));
+    add(float{});
 }
 
 template <class Real>
-void PairStableMD::add_energies_as(const Real *node_energy) {
+void PairStableMD::add_energies_as(const Member &member, int number, const Real *node_energy) {
   for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
     const int i = graph_.atom_of_row(row);
-    const double atomic = model_info_.atomic_energies[species_of_type_[atom->type[i]]];
-    const double energy = energy_scale_ * (atomic + static_cast<double>(node_energy[row]));
-    if (eflag_global) eng_vdwl += energy;
-    if (eflag_atom) eatom[i] += energy;
+    const double atomic = member.info.atomic_energies[member.species_of_type[atom->type[i]]];
+    const double energy = member.energy_scale * (atomic + static_cast<double>(node_energy[row]));
+    if (eflag_global) eng_vdwl += weight() * energy;
+    if (eflag_atom) eatom[i] += weight() * energy;
+    if (!is_ensemble()) continue;
+    values_.energies.add(number, i, &energy);
+    member_energies_[number] += energy;
   }
 }
 
-void PairStableMD::add_to_atoms() {
+template <class Real>
+void PairStableMD::add_outputs_as(const Member &member, int number, const void *const *outputs) {
+  std::vector<double> numbers;
+  for (int n = 0; n < member.info.output_count; ++n) {
+    const int width = member.info.output_widths[n];
+    const Real *output = static_cast<const Real *>(outputs[n]);
+    for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
+      numbers.assign(output + width * row, output + width * (row + 1));
+      values_.outputs[n].add(number, graph_.atom_of_row(row), numbers.data());
+    }
+  }
+}
+
+void PairStableMD::add_to_atoms(const Member &member) {
   for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
     const int i = graph_.atom_of_row(row);
-    const double *force_on_row = edge_forces_.force(row);
-    for (int k = 0; k < FORCE_WIDTH; ++k) atom->f[i][k] += energy_scale_ * force_on_row[k];
+    const double *g = edge_forces_.force(row);
+    const double force_on_row[] = {member.energy_scale * g[0], member.energy_scale * g[1], member.energy_scale * g[2]};
+    add_force(i, force_on_row);
     if (vflag_atom)
-      for (int k = 0; k < VIRIAL_WIDTH; ++k) vatom[i][k] += energy_scale_ * edge_forces_.row_virial(row)[k];
+      for (int k = 0; k < VIRIAL_WIDTH; ++k)
+        vatom[i][k] += weight() * member.energy_scale * edge_forces_.row_virial(row)[k];
   }
+}
+
+void PairStableMD::add_force(int i, const double *force_of_member) {
+  for (int k = 0; k < FORCE_WIDTH; ++k) atom->f[i][k] += weight() * force_of_member[k];
+  if (!is_ensemble()) return;
+  for (int k = 0; k < FORCE_WIDTH; ++k)
+    member_forces_[FORCE_WIDTH * static_cast<std::size_t>(i) + k] += force_of_member[k];
 }
 
 // The pair's own communication, so that it does not matter whether LAMMPS returns the forces on ghosts (newton).
-void PairStableMD::return_forces() {
+void PairStableMD::return_forces(const Member &member) {
   remote_width_ = vflag_atom ? FORCE_WIDTH + VIRIAL_WIDTH : FORCE_WIDTH;
   remote_.assign(static_cast<std::size_t>(remote_width_) * (atom->nlocal + atom->nghost), 0.0);
   for (int64_t row = graph_.owned_rows(); row < graph_.row_count(); ++row) {
     double *values = &remote_[static_cast<std::size_t>(remote_width_) * graph_.atom_of_row(row)];
-    for (int k = 0; k < FORCE_WIDTH; ++k) values[k] = energy_scale_ * edge_forces_.force(row)[k];
+    for (int k = 0; k < FORCE_WIDTH; ++k) values[k] = member.energy_scale * edge_forces_.force(row)[k];
     for (int k = FORCE_WIDTH; k < remote_width_; ++k)
-      values[k] = energy_scale_ * edge_forces_.row_virial(row)[k - FORCE_WIDTH];
+      values[k] = member.energy_scale * edge_forces_.row_virial(row)[k - FORCE_WIDTH];
   }
   const Stopwatch watch(breakdown_, Breakdown::COMM);
   comm->reverse_comm(this, remote_width_);
@@ -419,8 +521,33 @@ void PairStableMD::return_forces() {
 }
 
 void PairStableMD::add_remote(int i, const double *values) {
-  for (int k = 0; k < FORCE_WIDTH; ++k) atom->f[i][k] += values[k];
-  for (int k = FORCE_WIDTH; k < remote_width_; ++k) vatom[i][k - FORCE_WIDTH] += values[k];
+  add_force(i, values);
+  for (int k = FORCE_WIDTH; k < remote_width_; ++k) vatom[i][k - FORCE_WIDTH] += weight() * values[k];
+}
+
+// The spread of forces is that of Zhang et al., Comput. Phys. Commun. 253, 107206 (2020), for which structures are
+// chosen in active learning. LAMMPS adds up the ranks' vectors, so one of them brings all.
+void PairStableMD::finish_ensemble() {
+  values_.finish();
+  if (!eflag_global) return;
+  const double *spread = values_.forces.spread();
+  double largest = 0.0, sum = 0.0;
+  for (int i = 0; i < atom->nlocal; ++i) {
+    largest = std::max(largest, spread[i]);
+    sum += spread[i];
+  }
+  std::vector<double> mine = member_energies_, totals(members_.size() + 1);
+  mine.push_back(sum);
+  double largest_of_all = 0.0;
+  MPI_Allreduce(&largest, &largest_of_all, 1, MPI_DOUBLE, MPI_MAX, world);
+  MPI_Allreduce(mine.data(), totals.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, world);
+  stablemd::AtomQuantity energy("energy", 1);
+  energy.start(1);
+  for (std::size_t n = 0; n < members_.size(); ++n) energy.add(static_cast<int>(n), 0, &totals[n]);
+  energy.finish(static_cast<int>(members_.size()));
+  ensemble_summary_ = {largest_of_all, totals.back() / static_cast<double>(std::max<bigint>(atom->natoms, 1)),
+                       energy.spread()[0]};
+  if (comm->me != 0) ensemble_summary_.fill(0.0);
 }
 
 int PairStableMD::pack_reverse_comm(int n, int first, double *buffer) {
@@ -440,20 +567,51 @@ void PairStableMD::unpack_reverse_comm(int n, int *list, double *buffer) {
 // -------------------------------------------------------------------------------------------------
 
 void PairStableMD::finish() {
-  if (!model_) return;
+  if (members_.empty()) return;
   const std::string text = breakdown_.report(world, stats());
   if (comm->me == 0) utils::logmesg(lmp, text);
 }
 
 smd_model_stats PairStableMD::stats() const {
-  auto result = sized<smd_model_stats>();
-  smd_model_get_stats(model_.get(), &result);
-  return result;
+  auto total = sized<smd_model_stats>();
+  for (const Member &member : members_) {
+    auto one = sized<smd_model_stats>();
+    smd_model_get_stats(member.model.get(), &one);
+    total.evaluations += one.evaluations;
+    total.compilations += one.compilations;
+    total.cache_hits += one.cache_hits;
+    total.capacity_changes += one.capacity_changes;
+    total.compile_seconds += one.compile_seconds;
+    total.execute_seconds += one.execute_seconds;
+  }
+  return total;
+}
+
+// `fix pair` asks with name_flag for an integer to set on the steps for which it wants values; they are there always.
+void *PairStableMD::extract(const char *name, int &dimensions) {
+  const std::string suffix = "_flag";
+  std::string output = name;
+  if (output.size() <= suffix.size() || output.compare(output.size() - suffix.size(), suffix.size(), suffix) != 0)
+    return nullptr;
+  output.resize(output.size() - suffix.size());
+  dimensions = 0;
+  return values_.find(output) ? &always_ : nullptr;
+}
+
+void *PairStableMD::extract_peratom(const char *name, int &columns) {
+  columns = 0;
+  if (double *found = values_.find(name)) return found;
+  const std::string names = values_.names();
+  if (comm->me == 0)
+    error->warning(FLERR, fmt::format("pair_style stablemd: there is no value '{}' of each atom; there is {}", name,
+                                      names.empty() ? "none" : names));
+  return nullptr;
 }
 
 double PairStableMD::memory_usage() {
   const double edges = static_cast<double>(graph_.edge_count());
-  return Pair::memory_usage() + edges * (3 * sizeof(double) + sizeof(int)) + remote_.size() * sizeof(double);
+  return Pair::memory_usage() + edges * (3 * sizeof(double) + sizeof(int)) +
+         (remote_.size() + member_forces_.size()) * sizeof(double);
 }
 
 // For calls that every rank makes. Where all fail alike LAMMPS ends in order; where some do, they end the others too.
@@ -478,7 +636,7 @@ void PairStableMD::check_result(smd_status status) const {
   if (closest.centre < 0) return check_here(status);
   error->one(FLERR, fmt::format("pair_style stablemd: {}; the closest atoms are {} and {}, at {:.3g} {}{}",
                                 smd_last_error(), atom->tag[closest.centre], atom->tag[closest.neighbour],
-                                closest.length, model_info_.length_unit, here()));
+                                closest.length, info().length_unit, here()));
 }
 
 std::string PairStableMD::here() const { return fmt::format(" (step {}, rank {})", update->ntimestep, comm->me); }

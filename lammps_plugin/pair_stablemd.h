@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "atom_values.h"
 #include "breakdown.h"
 #include "forces.h"
 #include "graph.h"
@@ -14,9 +16,10 @@
 namespace LAMMPS_NS {
 
 /// pair_style stablemd [device cpu|cuda] [plugin PATH] [threads N] [decomposition fold|ghost]
-/// pair_coeff * * FILE El1 El2 ...
+/// pair_coeff * * FILE [FILE2 ...] El1 El2 ...
 ///
-/// Evaluates an exported model on the graph of the atoms around this rank; see docs/pair_style.md.
+/// Evaluates an exported model, or the mean of several, on the graph of the atoms around this rank; see
+/// docs/pair_style.md.
 class PairStableMD : public Pair {
  public:
   explicit PairStableMD(LAMMPS *lmp);
@@ -29,6 +32,8 @@ class PairStableMD : public Pair {
   void compute(int eflag, int vflag) override;
   void finish() override;
   double memory_usage() override;
+  void *extract(const char *name, int &dimensions) override;
+  void *extract_peratom(const char *name, int &columns) override;
 
   int pack_forward_comm(int n, int *list, double *buffer, int pbc_flag, int *pbc) override;
   void unpack_forward_comm(int n, int first, double *buffer) override;
@@ -59,6 +64,16 @@ class PairStableMD : public Pair {
   using Runtime = std::unique_ptr<smd_runtime, Destroy<smd_runtime, smd_runtime_destroy>>;
   using Model = std::unique_ptr<smd_model, Destroy<smd_model, smd_model_destroy>>;
 
+  /// A model with what this simulation needs to know of it.
+  struct Member {
+    Model model;
+    smd_model_info info{};
+    double energy_scale = 1.0;         // LAMMPS' energy unit per model's
+    std::vector<int> species_of_type;  // [type], -1 for NULL
+    smd_graph layout{};
+    smd_result result{};
+  };
+
   // settings
   Settings parse_settings(int narg, char **arg) const;
   Decomposition parse_decomposition(const std::string &word) const;
@@ -67,11 +82,15 @@ class PairStableMD : public Pair {
   // coeff
   void allocate();
   void forget_elements();
-  void load_model(const std::string &file);
-  void set_units();
+  void load_models(const std::vector<std::string> &files);
+  Member load_model(const std::string &file) const;
+  void check_ensemble(const std::vector<std::string> &files) const;
+  double energy_scale(const smd_model_info &info) const;
   void map_elements(int narg, char **arg);
-  int species_of(const std::string &element) const;
-  void report_model(const std::string &file) const;
+  std::vector<int> species_of_types(const smd_model_info &info, char **arg) const;
+  int species_of(const smd_model_info &info, const std::string &element) const;
+  void configure_outputs();
+  void report_models(const std::vector<std::string> &files) const;
 
   // init_style
   void check_special_bonds() const;
@@ -83,15 +102,25 @@ class PairStableMD : public Pair {
   std::vector<int> identities(int *count) const;
   void check_positions() const;
   void build_graph();
-  void evaluate();
-  void add_energies();
+  void start_sums();
+  void add_member(int number);
+  void evaluate(Member &member);
+  void add_energies(const Member &member, int number);
   template <class Real>
-  void add_energies_as(const Real *node_energy);
-  void scatter_forces();
-  void add_to_atoms();
-  void return_forces();
+  void add_energies_as(const Member &member, int number, const Real *node_energy);
+  template <class Real>
+  void add_outputs_as(const Member &member, int number, const void *const *outputs);
+  void scatter_forces(const Member &member);
+  void add_to_atoms(const Member &member);
+  void add_force(int atom, const double *force_of_member);
+  void return_forces(const Member &member);
   void add_remote(int atom, const double *values);
-  bool several_hops() const { return settings_.decomposition == Decomposition::Ghost && model_info_.layers > 1; }
+  void finish_ensemble();
+
+  const smd_model_info &info() const { return members_.front().info; }  // what is the same for all models
+  bool is_ensemble() const { return members_.size() > 1; }
+  double weight() const { return 1.0 / static_cast<double>(members_.size()); }
+  bool several_hops() const { return settings_.decomposition == Decomposition::Ghost && info().layers > 1; }
 
   // errors of the library
   void check_everywhere(smd_status status) const;
@@ -104,20 +133,22 @@ class PairStableMD : public Pair {
 
   Settings settings_;
   Runtime runtime_;
-  Model model_;  // after the runtime: destroyed before it
-  smd_model_info model_info_{};
-  double energy_scale_ = 1.0;         // LAMMPS' energy unit per model's
-  std::vector<int> species_of_type_;  // [type], -1 for NULL
+  std::vector<Member> members_;  // after the runtime: destroyed before it; more than one: an ensemble
+  bool mapped_ = false;          // whether atom types have elements
   double announced_cutoff_ = 0.0;
 
   std::vector<Owner> owners_;  // [atom]
   bigint lists_built_ = -1;    // step of the lists that identities belong to
-  smd_graph layout_{};
-  smd_result result_{};
   stablemd::Graph graph_;
   stablemd::EdgeForces edge_forces_;
   std::vector<double> remote_;  // [atom][remote_width_], forces and virials on their way to owners
   int remote_width_ = 3;
+
+  stablemd::AtomValues values_;
+  std::vector<double> member_forces_;         // [atom][3] of the model at work, in an ensemble
+  std::vector<double> member_energies_;       // [model] sums over this rank's atoms, in an ensemble
+  std::array<double, 3> ensemble_summary_{};  // largest and mean spread of forces, spread of the energy
+  int always_ = 1;                            // what `fix pair` sets where it wants a value on this step
 
   stablemd::Breakdown breakdown_;
 };

@@ -80,11 +80,13 @@ def embedded_atom(elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 4.0) 
     return Potential(energy, params, cutoff, 1, elements, energies, name="embedded atom with a three-body term")
 
 
-def message_passing(elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 3.5, layers: int = 2) -> Potential:
+def message_passing(
+    elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 3.5, layers: int = 2, seed: int = 3
+) -> Potential:
     """``layers`` layers in which each atom collects its neighbours' features, so that an atom feels others through
-    ``layers`` edges. Weights are made up and differ between layers and elements."""
+    ``layers`` edges. Weights are made up and differ between layers, elements and seeds."""
     kinds, width = len(elements), 4
-    draw = np.random.RandomState(3)
+    draw = np.random.RandomState(seed)
     params = {
         "species": draw.uniform(0.5, 1.5, (kinds, width)),
         "layers": [
@@ -114,7 +116,42 @@ def message_passing(elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 3.5
     return Potential(energy, params, cutoff, layers, elements, energies, name=f"{layers}-layer message passing")
 
 
-POTENTIALS = {function.__name__: function for function in (lennard_jones, embedded_atom, message_passing)}
+def charge_transfer(elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 3.5, scale: float = 1.0) -> Potential:
+    """A pair repulsion whose atoms also have charges, which flow between neighbours of different elements, and
+    moments, sums over the vectors to their neighbours; :func:`charges_and_moments` has both without JAX."""
+
+    def energy(params, graph: Graph):
+        r = _distances(graph.vectors)
+        step = _smooth_step(r, 0.5 * cutoff, cutoff)
+        centre, neighbour = graph.species[graph.centers], graph.species[graph.neighbors]
+        flow = (params["attraction"][centre] - params["attraction"][neighbour]) * step
+        outputs = {
+            "charges": _sum_over_edges(flow, graph, 1),
+            "moments": _sum_over_edges(step[:, None] * graph.vectors, graph, 1),
+        }
+        return _sum_over_edges(0.5 * params["repulsion"] * jnp.exp(-2.0 * r) * step, graph, 1), outputs
+
+    params = {"repulsion": np.float64(30.0), "attraction": scale * (0.4 - 0.7 * np.arange(len(elements)))}
+    return Potential(energy, params, cutoff, 1, elements, np.zeros(len(elements)), name="pair with charges")
+
+
+def charges_and_moments(atoms, potential: Potential):
+    """Extra outputs of :func:`charge_transfer`, from ASE's neighbour list."""
+    from ase.neighborlist import neighbor_list
+
+    centres, r, vectors, neighbours = neighbor_list("idDj", atoms, potential.cutoff)
+    t = np.clip((r - 0.5 * potential.cutoff) / (0.5 * potential.cutoff), 0.0, 1.0)
+    step = 1.0 - t**3 * (10.0 - 15.0 * t + 6.0 * t**2)
+    attraction = potential.params["attraction"][[potential.elements.index(symbol) for symbol in atoms.symbols]]
+    charges, moments = np.zeros(len(atoms)), np.zeros((len(atoms), 3))
+    np.add.at(charges, centres, (attraction[centres] - attraction[neighbours]) * step)
+    np.add.at(moments, centres, step[:, None] * vectors)
+    return charges, moments
+
+
+POTENTIALS = {
+    function.__name__: function for function in (lennard_jones, embedded_atom, message_passing, charge_transfer)
+}
 
 
 if __name__ == "__main__":

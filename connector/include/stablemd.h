@@ -194,8 +194,8 @@ typedef struct smd_result {
 
 /* Evaluates the graph as filled. Arrays are of smd_model_info.dtype and valid until the next reserve, evaluate or
  * destroy. A species out of range, or a vector that is not finite, is SMD_ERROR_ARGUMENT and names the row or edge; an
- * energy, gradient or extra output that is not finite is SMD_ERROR_EXECUTION. Order and range of centers and neighbors are checked
- * only where the environment had STABLEMD_CHECK=1 when the model was loaded. */
+ * energy, gradient or extra output that is not finite is SMD_ERROR_EXECUTION. Order and range of centers and neighbors
+ * are checked only where the environment had STABLEMD_CHECK=1 when the model was loaded. */
 SMD_API smd_status smd_model_evaluate(smd_model *model, smd_result *result);
 
 typedef struct smd_model_stats {

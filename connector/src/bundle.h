@@ -30,7 +30,7 @@ struct Manifest {
   std::vector<double> atomic_energies;
   std::string energy_unit;
   std::string length_unit;
-  std::string stablehlo_version;  // "" where the file does not tell
+  std::string stablehlo_version;         // "" where the file does not tell
   std::vector<NodeOutput> node_outputs;  // in the order of their names
   std::map<std::string, ProgramInterface> programs;
 

@@ -115,8 +115,11 @@ uint64_t cache_limit() {
   const char *end = chosen.data() + chosen.size();
   const auto read = std::from_chars(chosen.data(), end, number);
   const std::string unit(read.ptr, end);
-  for (const auto &[name, factor] : {std::pair<const char *, uint64_t>{"", 1}, {"kB", 1000}, {"MB", 1'000'000},
-                                     {"GB", 1'000'000'000}, {"TB", 1'000'000'000'000}}) {
+  for (const auto &[name, factor] : {std::pair<const char *, uint64_t>{"", 1},
+                                     {"kB", 1000},
+                                     {"MB", 1'000'000},
+                                     {"GB", 1'000'000'000},
+                                     {"TB", 1'000'000'000'000}}) {
     uint64_t bytes;
     if (read.ec == std::errc() && number > 0 && unit == name && !__builtin_mul_overflow(number, factor, &bytes))
       return bytes;

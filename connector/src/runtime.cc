@@ -66,7 +66,8 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-Runtime::Runtime(const RuntimeOptions &options) : options_(options), cache_(options.cache_directory, options.log, options.cache_limit) {
+Runtime::Runtime(const RuntimeOptions &options)
+    : options_(options), cache_(options.cache_directory, options.log, options.cache_limit) {
   if (options_.device != "cpu" && options_.device != "cuda") {
     fail(SMD_ERROR_ARGUMENT, "device `", options_.device, "`: must be `cpu` or `cuda`");
   }

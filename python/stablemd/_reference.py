@@ -51,7 +51,9 @@ def stored_reference(bundle: Bundle) -> Reference:
         raise FormatError(f"{bundle.path} holds no reference structure to check against; export the model again")
     fields = {name: bundle.tensor(f"reference/{name}") for name in REFERENCE_FIELDS}
     fields["pbc"] = fields["pbc"] != 0
-    outputs = {name: bundle.tensor(f"reference/{output_field(name)}") for name in bundle.manifest.get("node_outputs", {})}
+    outputs = {
+        name: bundle.tensor(f"reference/{output_field(name)}") for name in bundle.manifest.get("node_outputs", {})
+    }
     return Reference(energy=float(bundle.manifest["reference"]["energy"]), outputs=outputs, **fields)
 
 

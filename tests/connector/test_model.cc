@@ -330,12 +330,14 @@ TEST(bundles_that_contradict_themselves) {
   CHECK_CONTAINS(smd_last_error(), "programs/cpu: size expression `Q`");
   const std::pair<const char *, const char *> contradictions[] = {
       {"not_mlir", "declares no function `main`"},
-      {"swapped_outputs", "result 1 of its function `main` is @{+1*C1}x!vhlo.f32_v1, which is not what the manifest says of "
-                          "`edge_gradient`"},
+      {"swapped_outputs",
+       "result 1 of its function `main` is @{+1*C1}x!vhlo.f32_v1, which is not what the manifest says of "
+       "`edge_gradient`"},
       {"missing_input", "has 6 arguments, the manifest lists 5"},
       {"swapped_inputs", "argument 2 of its function `main` is @{+1*N}x!vhlo.i32_v1"},
-      {"other_weight", "argument 1 of its function `main` is 2x2x!vhlo.f32_v1, which is not what the manifest says of "
-                       "`weights/table`"},
+      {"other_weight",
+       "argument 1 of its function `main` is 2x2x!vhlo.f32_v1, which is not what the manifest says of "
+       "`weights/table`"},
   };
   for (const auto &[name, complaint] : contradictions) {
     CHECK_EQUAL(smd_model_load(runtime.handle, test::bundle_path(name).c_str(), &model), SMD_ERROR_FORMAT);

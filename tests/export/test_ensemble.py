@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Several bundles in one calculator: means and spreads over the models, against the models one by one."""
+
+import pickle
+
+import numpy as np
+import pytest
+from ase.build import bulk
+from stablemd import ArgumentError, StableMDCalculator, export_potential
+
+MEMBERS = [{"seed": 3}, {"seed": 4}, {"seed": 5, "elements": ("C", "Si")}]
+
+
+def carbide(rng):
+    atoms = bulk("SiC", "zincblende", a=4.36, cubic=True)
+    atoms.positions += rng.normal(0.0, 0.15, atoms.positions.shape)
+    return atoms
+
+
+@pytest.fixture
+def paths(bundles):
+    return [bundles("message_passing", **options) for options in MEMBERS]
+
+
+def test_means_and_spreads(paths, rng):
+    atoms = carbide(rng)
+    atoms.calc = StableMDCalculator(paths)
+    each = [StableMDCalculator(path) for path in paths]
+    for name in ("energy", "free_energy", "energies", "forces", "stress", "stresses"):
+        expected = np.mean([calc.get_property(name, atoms) for calc in each], axis=0)
+        np.testing.assert_allclose(atoms.calc.get_property(name, atoms), expected, atol=1e-12, rtol=0, err_msg=name)
+    forces = np.array([calc.results["forces"] for calc in each])
+    energies = np.array([calc.results["energies"] for calc in each])
+    results = atoms.calc.results
+    # total standard deviation of a vector: that of its components, added as squares
+    np.testing.assert_allclose(results["forces_spread"], np.sqrt(forces.var(axis=0).sum(axis=1)), atol=1e-12)
+    np.testing.assert_allclose(results["energies_spread"], energies.std(axis=0), atol=1e-12)
+    assert results["energy_spread"] == pytest.approx(energies.sum(axis=1).std(), abs=1e-12)
+    assert results["forces_spread"].min() > 1e-3
+    assert atoms.calc.get_property("forces_spread", atoms).shape == (len(atoms),)
+    assert atoms.calc.stats()["evaluations"] == 3
+    assert atoms.calc.elements == ("Si", "C")
+
+
+def test_an_ensemble_of_equals_has_no_spread(paths, rng):
+    atoms = carbide(rng)
+    atoms.calc = StableMDCalculator([paths[0]] * 3)
+    alone = StableMDCalculator(paths[0])
+    np.testing.assert_allclose(atoms.get_forces(), alone.get_forces(atoms), atol=1e-14)
+    assert np.abs(atoms.calc.results["forces_spread"]).max() < 1e-14
+
+
+def test_one_model_in_a_list(paths, rng):
+    atoms = carbide(rng)
+    atoms.calc = StableMDCalculator(paths[:1])
+    atoms.get_potential_energy()
+    assert "forces_spread" not in atoms.calc.results
+
+
+def test_spread_of_outputs(tmp_path, rng, executable_cache):
+    from potentials import charge_transfer, charges_and_moments
+
+    paths, outputs, atoms = [], [], carbide(rng)
+    for scale in (1.0, 1.5):
+        potential = charge_transfer(scale=scale)
+        paths.append(tmp_path / f"{scale}.safetensors")
+        export_potential(potential, paths[-1], dtype="float64", platforms="cpu")
+        outputs.append(charges_and_moments(atoms, potential))
+    atoms.calc = StableMDCalculator(paths)
+    atoms.get_potential_energy()
+    charges = np.array([one[0] for one in outputs])
+    np.testing.assert_allclose(atoms.get_charges(), charges.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(atoms.calc.results["charges_spread"], charges.std(axis=0), atol=1e-12)
+    np.testing.assert_allclose(atoms.calc.results["moments_spread"], 0.0, atol=1e-12)
+    with pytest.raises(ArgumentError, match="extra outputs"):
+        StableMDCalculator([paths[0], tmp_path / "lj.safetensors"] if _lennard_jones(tmp_path) else [])
+
+
+def _lennard_jones(folder):
+    from potentials import lennard_jones
+
+    return export_potential(lennard_jones(), folder / "lj.safetensors", dtype="float64", platforms="cpu")
+
+
+def test_copies_and_changes(paths, rng):
+    atoms = carbide(rng)
+    calc = StableMDCalculator(paths[:2])
+    copy = pickle.loads(pickle.dumps(calc))
+    np.testing.assert_array_equal(copy.get_forces(atoms), calc.get_forces(atoms))
+    calc.set(model=[str(paths[0])])
+    assert "forces_spread" not in calc.implemented_properties
+    with pytest.raises(ArgumentError, match="list of models is empty"):
+        StableMDCalculator([])
