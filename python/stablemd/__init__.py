@@ -33,6 +33,7 @@ _HOME = {
     "StableMDCalculator": "_calculator",
     "export_model": "_export",
     "export_potential": "_export",
+    "sum_edge_pairs": "_edge_pairs",
     **dict.fromkeys(_ERRORS, "_errors"),
 }
 

@@ -48,14 +48,14 @@ class StableMDCalculator(Calculator):
 
     Gives energy, free_energy and energies (eV, atomic energies included), forces (eV/Angstrom), stress and stresses
     (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes
-    half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``. Extra outputs of
-    the bundle, such as charges, are in ``results`` under their names, ``[atoms]`` or ``[atoms, width]``, in the
+    half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``. Extra outputs
+    of the bundle, such as charges, are in ``results`` under their names, ``[atoms]`` or ``[atoms, width]``, in the
     bundle's units.
 
     An ensemble gives the means over its models of all these, and spreads: ``forces_spread`` [atoms] is
     sqrt(mean over models of abs(F - mean F)^2), the deviation by which Zhang et al., Comput. Phys. Commun. 253, 107206
-    (2020) select structures; ``energies_spread`` [atoms], ``energy_spread`` and ``<name>_spread`` of each extra output are
-    defined alike.
+    (2020) select structures; ``energies_spread`` [atoms], ``energy_spread`` and ``<name>_spread`` of each extra output
+    are defined alike.
 
     Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself.
 
@@ -115,9 +115,10 @@ class StableMDCalculator(Calculator):
         members = [_Member(path, load(path, **options)) for path in paths]
         for member in members[1:]:
             if member.outputs != members[0].outputs:
+                listed = " and ".join(", ".join(one.outputs) or "none" for one in (members[0], member))
                 raise ArgumentError(
-                    f"{member.path} and {members[0].path} have other extra outputs ({', '.join(member.outputs) or 'none'}"
-                    f" and {', '.join(members[0].outputs) or 'none'}); the models of an ensemble must have the same"
+                    f"{members[0].path} and {member.path} have other extra outputs ({listed}); models of an ensemble"
+                    " must have the same"
                 )
         self._members = members
         self._process = os.getpid()
@@ -135,7 +136,7 @@ class StableMDCalculator(Calculator):
 
     @property
     def cutoff(self) -> float:
-        """Range of an edge in Angstrom; a model of L layers sees as far as L times this. Of an ensemble, the longest."""
+        """Range of an edge in Angstrom; a model of L layers sees as far as L times this. The longest of an ensemble."""
         return max(member.cutoff for member in self._members)
 
     @property
@@ -145,7 +146,7 @@ class StableMDCalculator(Calculator):
         return tuple(symbol for symbol in first.species if all(symbol in other.species for other in others))
 
     def stats(self) -> dict[str, Any]:
-        """Counts and times of the native library: evaluations, compilations, cache hits, seconds. Of an ensemble, sums."""
+        """Counts and times of the native library: evaluations, compilations, cache hits, seconds; sums over models."""
         each = [member.model.stats() for member in self._members]
         return {name: sum(stats[name] for stats in each) for name in each[0]}
 

@@ -435,8 +435,8 @@ def _verify_natively(
     for name, (difference, largest) in deviation.outputs.items():
         if not difference <= _BARS[real.name][0] * max(1.0, largest):
             raise ExportError(
-                f"the extra output {name!r} differs from JAX by {difference:.1e} on the reference structure; it must not"
-                " depend on padding: edges beyond the cutoff, dummy rows, numbers of rows and edges"
+                f"the extra output {name!r} differs from JAX by {difference:.1e} on the reference structure; it must"
+                " not depend on padding: edges beyond the cutoff, dummy rows, numbers of rows and edges"
             )
     if not (deviation.energy <= energy_bar and deviation.force <= force_bar):
         raise ExportError(

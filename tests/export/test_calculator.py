@@ -204,11 +204,10 @@ def test_two_calculators_do_not_disturb_each_other(bundles, rng):
 
 def test_one_runtime_per_device_and_process(bundles):
     calcs = [StableMDCalculator(bundles(kind)) for kind in ("embedded_atom", "lennard_jones")]
-    assert calcs[0]._members[0].model.runtime is calcs[1]._members[0].model.runtime
-    assert (
-        StableMDCalculator(bundles("lennard_jones"), threads=1)._members[0].model.runtime
-        is not calcs[0]._members[0].model.runtime
-    )
+    calcs.append(StableMDCalculator(bundles("lennard_jones"), threads=1))
+    first, same, other = (calc._members[0].model.runtime for calc in calcs)
+    assert first is same
+    assert first is not other
 
 
 def test_copies_and_pickles(bundles, rng):
