@@ -21,7 +21,7 @@ CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 SDIST := $(VENV)/openequivariance_extjax-0.7.0.tar.gz
 CUDA := build/cuda
 
-.PHONY: demo test test-cpp test-python test-cuda test-asan test-tsan bench bench-compile check format clean
+.PHONY: demo test test-cpp test-python test-cuda test-asan test-tsan test-nequix bench bench-compile check format clean
 
 # ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
 $(BIN)/python:
@@ -101,6 +101,16 @@ bench-compile: $(BUILD)/.tests
 	  $$($(BIN)/python -c 'import lammps_jax_pjrt_cpu as p; print(p.__path__[0])')/pjrt_c_api_cpu_plugin.so \
 	  $(BUILD)/tests/oeq_native/liboeq_toy_provider.so
 	$(BIN)/python benchmarks/compile/bench_compile.py --build $(BUILD)
+
+# The Nequix example against Nequix itself, whose own requirements (CUDA among them) are not needed for that.
+NEQUIX := build/nequix
+$(NEQUIX)/.installed: $(VENV)/.test
+	$(PIP) install -q --no-deps --upgrade --target $(NEQUIX) nequix==0.4.5 e3nn-jax==0.21.0 equinox==0.13.8 \
+	  jraph==0.0.6.dev0 matscipy jaxtyping wadler-lindig attrs tqdm pyyaml
+	touch $@
+
+test-nequix: $(NEQUIX)/.installed
+	PYTHONPATH=$(NEQUIX) $(BIN)/python -m pytest tests/export/test_nequix.py
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A small Behler-Parrinello network for water, written in JAX and exported, with a charge of each atom beside its energy.
+"""A small Behler-Parrinello network for water in JAX, exported with a charge of each atom beside its energy.
 
 python examples/potentials/behler_parrinello.py [water.safetensors]
 
-J. Behler and M. Parrinello, Phys. Rev. Lett. 98, 146401 (2007); symmetry functions G2 and G4 of J. Behler, J. Chem. Phys.
-134, 074106 (2011), equations (6) and (8), with a smoother cutoff. The weights are random: put yours in their place.
+J. Behler and M. Parrinello, Phys. Rev. Lett. 98, 146401 (2007); symmetry functions G2 and G4 of J. Behler, J. Chem.
+Phys. 134, 074106 (2011), with a smoother cutoff. The weights are random: put yours in their place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cutoff_function(squared_distance):
 
 
 def symmetry_functions(graph):
-    """The surroundings of each atom [rows, functions]: G2 by the neighbour's element, G4 by those of both neighbours."""
+    """Surroundings of each atom [rows, functions]: G2 by the neighbour's element, G4 by those of both neighbours."""
     rows, dtype = graph.rows[-1], graph.vectors.dtype
     squared = jnp.sum(graph.vectors**2, axis=1)
     element = jax.nn.one_hot(graph.species[graph.neighbors], len(ELEMENTS), dtype=dtype)

@@ -38,10 +38,10 @@ def sum_edge_pairs(graph: Graph, term: Callable[[Any, Any], Any], edges: Any, *,
     Returns ``[graph.rows[layer]]`` or ``[graph.rows[layer], width]`` in the type that ``term`` returns.
 
     Edges of a centre follow one another, so the pairs are those of edge ``e`` and edge ``e + k`` for k = 1, 2, ... as
-    long as any centre has so many neighbours: a loop of as many steps as the largest number of neighbours, each of them
-    a pass over all edges. No number of neighbours is too large, and memory does not grow with it. Derivatives, also with
-    respect to what ``term`` closes over, take a second loop of that kind. An angular function that is a polynomial in
-    cos(theta) costs far less as sums over single edges: see docs/export.md.
+    long as any centre has so many neighbours: a loop of as many steps as the largest number of neighbours, each of
+    them a pass over all edges. No number of neighbours is too large, and memory does not grow with it. Derivatives,
+    also with respect to what ``term`` closes over, take a second loop of that kind. An angular function that is a
+    polynomial in cos(theta) costs far less as sums over single edges: see docs/export.md.
     """
     number = layer or graph.layers
     if not 1 <= number <= graph.layers:

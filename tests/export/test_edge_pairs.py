@@ -142,7 +142,7 @@ def test_no_pairs():
 
 def test_mistakes(rng):
     graph = random_graph(rng)
-    with pytest.raises(ArgumentError, match="arrays of 49 edges, got one of shape \\(7,\\)"):
+    with pytest.raises(ArgumentError, match="arrays of 49 edges, got one of shape"):
         sum_edge_pairs(graph, term, {"r": jnp.ones(7)}, cutoff=CUTOFF)
-    with pytest.raises(ArgumentError, match="layer must be 0 or one of the model's 1..1, got 2"):
+    with pytest.raises(ArgumentError, match="layer must be 0 or one of the model's"):
         sum_edge_pairs(graph, term, edges_of(graph), cutoff=CUTOFF, layer=2)
