@@ -14,12 +14,9 @@ import click
 
 from . import __version__
 from ._errors import ArgumentError, StableMDError
+from ._originals import has_original, open_original
 
 _SYMBOLS = re.compile(r"^[A-Z][a-z]?(,[A-Z][a-z]?)*$")
-
-# Largest differences that `check` accepts: energy per atom (eV), force (eV/Angstrom; in float32 as a fraction of the
-# largest force), those that two correct evaluations of one model may show.
-_TOLERANCES = {"float64": (1e-8, 1e-7), "float32": (2e-6, 2e-5)}
 
 
 class _OneLineErrors(click.Group):
@@ -99,10 +96,28 @@ def cli() -> None:
 
 @cli.command(cls=_ListOption)
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("-o", "--output", "output", required=True, type=click.Path(path_type=Path), metavar="FILE.safetensors")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE.safetensors",
+    help="The bundle to write.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64"]),
+    default="float32",
+    show_default=True,
+    help="Precision of the program. Energies, forces and virials are summed in double in any case.",
+)
+@click.option(
+    "--elements",
+    metavar="El ...",
+    help="Keep only these elements, e.g. --elements Si C: the bundle is smaller, and knows no others.",
+)
 @click.option("--head", metavar="NAME", help="Which head of a multi-head model to export.")
-@click.option("--elements", metavar="El ...", help="Export only these elements, e.g. --elements Si C.")
 @click.option(
     "--kernels",
     type=click.Choice(["xla", "oeq"]),
@@ -111,9 +126,16 @@ def cli() -> None:
     help="Leave convolutions to XLA, or call OpenEquivariance's ops, compiled where the bundle runs.",
 )
 @click.option("--gpu", metavar="NAME", help="With --kernels oeq: the GPU that CUDA kernels are for, e.g. h200.")
-@click.option("--platforms", default="cpu,cuda", show_default=True, help="Write programs for these.")
-@click.option("--name", help="Name in the manifest; by default the model's own.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--platforms", default="cpu,cuda", show_default=True, metavar="P,...", help="Platforms to write programs for."
+)
+@click.option("--name", metavar="TEXT", help="Name in the bundle; by default the model's own.")
+@click.option(
+    "--no-original",
+    is_flag=True,
+    help="Do not compare a .model file with mace-torch itself, which takes a while for large models.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress, only the summary.")
 def export(
     model: Path,
     output: Path,
@@ -124,12 +146,19 @@ def export(
     gpu: str | None,
     platforms: str,
     name: str | None,
+    no_original: bool,
     quiet: bool,
 ) -> None:
-    """Write a trained model as a bundle.
+    """Write a trained model as a bundle, for LAMMPS and ASE.
 
     MODEL is a MACE-JAX folder (config.json and params.msgpack) or a mace-torch .model file. The latter is a Python
     pickle: reading it runs code that is stored in it, so export only files that you trust.
+
+    The model is loaded, traced at a few sizes, fitted to a program for any size, and verified: a .model file against
+    mace-torch, the program natively against JAX. The bundle appears when all of this has succeeded.
+
+    \b
+    stablemd export mace.model -o mace.safetensors --elements Si O
     """
     from ._export import export_potential
 
@@ -138,6 +167,9 @@ def export(
         choices = {"head": head, "elements": _names(elements), "kernels": kernels, "gpu": gpu}
         potential = _load_model(model, output, choices, progress)
         options = {"name": name} if name is not None else {}
+        if has_original(model) and not no_original:
+            progress("load the model in mace-torch, to compare")
+            options["original"] = open_original(model, potential.source.get("head"))
         summary = export_potential(
             potential,
             output,
@@ -167,13 +199,17 @@ def _load_model(model: Path, output: Path, choices: dict[str, Any], progress: _P
 def _print_summary(summary: Any) -> None:
     rows = {
         "bundle": f"{summary.path} ({_size(summary.file_size)})",
-        "elements": " ".join(summary.elements),
+        "elements": _element_list(summary.elements),
         "cutoff": f"{summary.cutoff:g}, {summary.layers} layer{'s' if summary.layers > 1 else ''}",
         "parameters": f"{summary.parameters:,} in {summary.dtype}",
         "platforms": " ".join(summary.platforms),
     }
+    if summary.outputs:
+        rows["outputs"] = " ".join(summary.outputs)
     if summary.targets:
         rows["FFI targets"] = " ".join(summary.targets)
+    if summary.original:
+        rows["original"] = _against_text(summary.original)
     if summary.energy_deviation is None:
         rows["verified"] = f"no: {summary.unverified}"
     else:
@@ -182,6 +218,17 @@ def _print_summary(summary: Any) -> None:
             f" {summary.force_deviation:.1e} in force"
         )
     _print_rows(rows)
+
+
+def _against_text(against: dict[str, Any]) -> str:
+    return (
+        f"{against['framework']}: largest difference {against['energy']:.1e} in energy per atom,"
+        f" {against['force']:.1e} in force"
+    )
+
+
+def _element_list(elements: Any) -> str:
+    return " ".join(elements) + (f" ({len(elements)})" if len(elements) > 10 else "")
 
 
 def _print_rows(rows: dict[str, str]) -> None:
@@ -213,18 +260,23 @@ def info(file: Path, as_json: bool) -> None:
         return
     units = manifest["units"]
     energies = zip(manifest["elements"], manifest["atomic_energies"], strict=True)
+    source = dict(manifest.get("source") or {})
+    against = source.pop("verified against", None)
+    outputs = {name: one["unit"] for name, one in manifest.get("node_outputs", {}).items()}
     rows = {
         "bundle": f"{file} ({_size(file.stat().st_size)}), format {manifest['format']}",
         "name": manifest.get("name") or "-",
-        "elements": " ".join(manifest["elements"]),
+        "elements": _element_list(manifest["elements"]),
         "atomic energies": ", ".join(f"{element} {energy:.6g}" for element, energy in energies) + f" {units['energy']}",
         "cutoff": f"{manifest['cutoff']:g} {units['length']}",
         "layers": str(manifest["layers"]),
         "parameters": f"{bundle.parameter_count:,} in {manifest['dtype']}",
+        "outputs": ", ".join(f"{name} ({unit})" if unit else name for name, unit in outputs.items()) or "none",
         "platforms": " ".join(sorted(manifest["programs"])),
         "FFI targets": " ".join(sorted({t for p in manifest["programs"].values() for t in p["targets"]})) or "none",
         "made with": ", ".join(f"{k} {v}" for k, v in sorted((manifest.get("versions") or {}).items())) or "-",
-        "source": ", ".join(f"{k}: {v}" for k, v in sorted((manifest.get("source") or {}).items())) or "-",
+        "source": ", ".join(f"{k}: {v}" for k, v in sorted(source.items())) or "-",
+        "original": _against_text(against) if isinstance(against, dict) else "not compared",
     }
     if manifest.get("reference"):
         atoms = bundle.tensors["reference/numbers"][1][0]
@@ -236,38 +288,127 @@ def info(file: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--against", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with this model as well.")
+@click.option(
+    "--structures",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --against: structures to compare on, in any format of ASE's; by default variations of the stored one.",
+)
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="PNG", help="With --against: force parity.")
+@click.option("--head", metavar="NAME", help="With --against: head of the original; by default the exported one.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--plugin", type=click.Path(), help="Path of a PJRT plugin.")
+@click.option("--plugin", type=click.Path(), metavar="PATH", help="PJRT plugin to use.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: all cores.")
-def check(file: Path, device: str, plugin: str | None, threads: int) -> None:
-    """Recompute a bundle's stored reference here and compare. Exit code 1 if it differs."""
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def check(
+    file: Path,
+    against: Path | None,
+    structures: Path | None,
+    picture: Path | None,
+    head: str | None,
+    quiet: bool,
+    **runtime: Any,
+) -> None:
+    """Recompute a bundle's stored reference here and compare; with --against also with the original model.
+
+    The original is a mace-torch .model file (a pickle: opening it runs code from it), evaluated by mace-torch in
+    float64, or another bundle. Exit code 1 if anything differs by more than two correct evaluations may.
+
+    \b
+    stablemd check mace.safetensors --against mace.model --plot parity.png
+    """
     from ._bundle import read_bundle
-    from ._reference import stored_reference
 
+    for option, value in (("--structures", structures), ("--plot", picture), ("--head", head)):
+        if value is not None and against is None:
+            raise ArgumentError(f"{option} needs --against MODEL")
     bundle = read_bundle(file)
-    reference = stored_reference(bundle)
-    from ._native import compare_with_reference, load
-
-    model = load(file, device=device, plugin=plugin, threads=threads)
-    deviation = compare_with_reference(model, reference)
-    energy_bar, force_bar = _TOLERANCES[model.dtype]
-    energy_bar *= max(1.0, deviation.largest_energy)
-    force_bar *= max(1.0, deviation.largest_force) if model.dtype == "float64" else deviation.largest_force
-    energy_unit, length_unit = (bundle.manifest["units"][quantity] for quantity in ("energy", "length"))
-    runtime = model.runtime.info()
-    passed = deviation.energy <= energy_bar and deviation.force <= force_bar
-    _print_rows(
-        {
-            "bundle": str(file),
-            "plugin": f"{runtime['plugin_path']} ({runtime['platform']})",
-            "reference": f"{len(reference.numbers)} atoms, energy {reference.energy:.8f} {energy_unit}",
-            "energy difference": f"{deviation.energy:.2e} {energy_unit}/atom (tolerance {energy_bar:.1e})",
-            "force difference": f"{deviation.force:.2e} {energy_unit}/{length_unit} (tolerance {force_bar:.1e})",
-            "result": "agrees" if passed else "DIFFERS: do not use this bundle here",
-        }
-    )
+    passed = _check_reference(bundle, runtime)
+    if against is not None:
+        progress = _Progress(quiet)
+        try:
+            rows, agrees = _check_against(bundle, against, structures, picture, head, runtime, progress)
+        finally:
+            progress.close()
+        click.echo()
+        _print_rows(rows)
+        passed = passed and agrees
     if not passed:
         click.get_current_context().exit(1)
+
+
+_RESULTS = {True: "agrees", False: "DIFFERS: do not use this bundle here"}
+
+
+def _check_reference(bundle: Any, runtime: dict[str, Any]) -> bool:
+    from ._native import compare_with_reference, load
+    from ._reference import stored_reference, tolerances
+
+    reference = stored_reference(bundle)
+    model = load(bundle.path, **runtime)
+    deviation = compare_with_reference(model, reference)
+    energy_bar, force_bar = tolerances(model.dtype, deviation.largest_energy, deviation.largest_force)
+    energy_unit, length_unit = (bundle.manifest["units"][quantity] for quantity in ("energy", "length"))
+    info = model.runtime.info()
+    rows = {
+        "bundle": str(bundle.path),
+        "plugin": f"{info['plugin_path']} ({info['platform']})",
+        "reference": f"{len(reference.numbers)} atoms, energy {reference.energy:.8f} {energy_unit}",
+        "energy difference": f"{deviation.energy:.2e} {energy_unit}/atom (tolerance {energy_bar:.1e})",
+        "force difference": f"{deviation.force:.2e} {energy_unit}/{length_unit} (tolerance {force_bar:.1e})",
+    }
+    passed = deviation.energy <= energy_bar and deviation.force <= force_bar
+    for name, (difference, largest) in deviation.outputs.items():
+        bar = tolerances(model.dtype, largest, 0.0)[0]
+        rows[f"{name} difference"] = (
+            f"{difference:.2e} {bundle.manifest['node_outputs'][name]['unit']} (tolerance {bar:.1e})"
+        )
+        passed = passed and difference <= bar
+    _print_rows({**rows, "result": _RESULTS[passed]})
+    return passed
+
+
+def _check_against(
+    bundle: Any,
+    against: Path,
+    structures: Path | None,
+    picture: Path | None,
+    head: str | None,
+    runtime: dict[str, Any],
+    progress: _Progress,
+) -> tuple[dict[str, str], bool]:
+    """What to print about the comparison with the original, and whether both agree."""
+    from . import _parity
+    from ._calculator import StableMDCalculator
+    from ._reference import stored_reference, tolerances
+
+    if picture is not None:
+        _parity.check_plot(picture)
+    frames = (
+        _parity.rattled(stored_reference(bundle).atoms()) if structures is None else _parity.read_structures(structures)
+    )
+    progress(f"load {against}")
+    original = open_original(against, head or (bundle.manifest.get("source") or {}).get("head"))
+    calculator = StableMDCalculator(bundle.path, **runtime)
+    parity = _parity.compare(calculator, original, frames, progress)
+    constant = dict(zip(bundle.manifest["elements"], bundle.manifest["atomic_energies"], strict=True))
+    energy_bar, force_bar = tolerances(
+        bundle.manifest["dtype"], parity.largest_energy(frames, constant), parity.largest_force, original.dtype
+    )
+    passed = parity.energy <= energy_bar and parity.force <= force_bar
+    size = f"{len(frames)}, {sum(map(len, frames))} atoms"
+    rows = {
+        "original": f"{against} ({original.framework}, stored in {original.dtype})",
+        "structures": f"{size}, largest force {parity.largest_force:.3g} eV/Angstrom",
+        "energy difference": f"{parity.energy:.2e} eV/atom (tolerance {energy_bar:.1e})",
+        "force difference": f"{parity.force:.2e} eV/Angstrom, rms {parity.force_rms:.2e} (tolerance {force_bar:.1e})",
+        "result": _RESULTS[passed],
+    }
+    if picture is not None:
+        _parity.plot(parity, picture, f"{bundle.path.name} against {against.name}", original.framework)
+        rows["plot"] = str(picture)
+    return rows, passed
 
 
 @cli.command()
@@ -275,6 +416,7 @@ def check(file: Path, device: str, plugin: str | None, threads: int) -> None:
 def cache(clear: bool) -> None:
     """Show or clear the cache of compiled programs."""
     from ._cache import CompiledPrograms
+    from ._connector import cache_limit
 
     programs = CompiledPrograms()
     if programs.folder is None:
@@ -285,4 +427,6 @@ def cache(clear: bool) -> None:
         programs.clear()
         click.echo(f"deleted {count} compiled programs ({_size(size)}) from {programs.folder}")
         return
-    _print_rows({"folder": str(programs.folder), "entries": str(count), "size": _size(size)})
+    limit = cache_limit()
+    limit_text = f"{_size(limit)} (STABLEMD_CACHE_LIMIT)" if limit else "none"
+    _print_rows({"folder": str(programs.folder), "entries": str(count), "size": _size(size), "limit": limit_text})

@@ -27,8 +27,9 @@ from ._errors import (
     ProviderError,
 )
 from ._evaluate import compute_reference
+from ._originals import Original
 from ._program import Program, Tracer, build_program, x64
-from ._reference import Reference, default_structure
+from ._reference import Reference, default_structure, tolerances
 from ._sizes import MAX_LAYERS
 from .potential import Potential
 
@@ -56,6 +57,7 @@ class ExportSummary:
     energy_deviation: float | None
     force_deviation: float | None
     outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
+    original: dict[str, Any] | None = None  #: framework that the model was compared with, and the differences
     unverified: str = ""  #: why not
 
 
@@ -99,6 +101,7 @@ def export_model(
     output_units: Mapping[str, str] | None = None,
     source: Mapping[str, Any] | None = None,
     verify: bool = True,
+    original: Original | None = None,
     progress: Progress | None = None,
 ) -> ExportSummary:
     """Writes an interatomic potential as a bundle that LAMMPS, ASE and the C API evaluate natively.
@@ -141,6 +144,9 @@ def export_model(
     verify
         Load the bundle natively and compare it with JAX before it is moved to ``path``. Skipped where the CPU plugin or
         a custom call is missing; the summary says so.
+    original
+        The framework that the model comes from, evaluated on the reference structure: a model that differs from it is
+        not written. For models in eV and Angstrom.
     progress
         Called with one line on every step.
 
@@ -175,7 +181,7 @@ def export_model(
         raise ExportError("platform_energy_fns return other extra outputs than each other")
     outputs = _manifest.node_outputs(widths, _checked_output_units(output_units, widths))
     called = tuple(sorted({target for program in programs.values() for target in program.targets}))
-    report("compute the reference structure")
+    report("evaluate the reference structure in JAX")
     atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
     values, unverified = None, "" if verify else "verify=False"
     try:
@@ -186,6 +192,11 @@ def export_model(
         unverified = str(error)  # JAX itself lacks a handler for a custom call, so there is nothing to compare with
 
     results = _manifest.outputs(real.name, model["layers"], widths)
+    against = None
+    if original is not None and values is not None:
+        report(f"verify against {original.framework}")
+        constants = model["atomic_energies"][[element_names.index(symbol) for symbol in atoms.symbols]]
+        against = _verify_against(original, values, constants, real.name)
     texts, manifest_programs = _store_programs(programs, weight_names, results, real.name)
     used = sorted({weight for program in programs.values() for weight in program.weights})
     tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
@@ -201,17 +212,17 @@ def export_model(
         "programs": manifest_programs,
         **({"node_outputs": outputs} if outputs else {}),
         "versions": _versions(),
-        "source": dict(source or {}),
+        "source": {**(source or {}), **(against or {})},
         "reference": {"energy": values.energy} if values else None,
     }
     content = _encode(manifest, tensors, path)
     with atomic_path(path) as temporary:
-        report("write")
         temporary.write_bytes(content)
         deviation = None
         if values is not None and not unverified:
-            report("check natively against JAX")
+            report("verify natively against JAX: compile and evaluate")
             deviation, unverified = _verify_natively(temporary, values, real, programs)
+        report(f"write {path}")
     return ExportSummary(
         path=path,
         elements=element_names,
@@ -225,6 +236,7 @@ def export_model(
         energy_deviation=deviation.energy if deviation else None,
         force_deviation=deviation.force if deviation else None,
         outputs=tuple(outputs),
+        original=(against or {}).get("verified against"),
         unverified=unverified,
     )
 
@@ -408,6 +420,25 @@ def _versions() -> dict[str, str]:
     from . import __version__
 
     return {"stablemd": __version__, "jax": jax.__version__, "jaxlib": jaxlib.__version__}
+
+
+def _verify_against(original: Original, values: Reference, constants: np.ndarray, dtype: str) -> dict[str, Any]:
+    """What the manifest says of the comparison. Raises :class:`ExportError` if the model is another one.
+
+    ``constants``: the atomic energies of the reference's atoms.
+    """
+    theirs, count = original.evaluate(values.atoms()), len(values.numbers)
+    energy = abs(values.energy - theirs.energy) / count
+    force = float(np.abs(values.forces - theirs.forces).max())
+    largest_force = float(np.abs(theirs.forces).max())
+    largest_energy = abs(theirs.energy - constants.sum()) / count
+    energy_bar, force_bar = tolerances(dtype, largest_energy, largest_force, original.dtype)
+    if not (energy <= energy_bar and force <= force_bar):
+        raise ExportError(
+            f"the loaded model differs from {original.framework} by {energy:.1e} in energy per atom and {force:.1e} in"
+            " force on the reference structure, so nothing is written; please report this model"
+        )
+    return {"verified against": {"framework": original.framework, "energy": energy, "force": force}}
 
 
 def _verify_natively(

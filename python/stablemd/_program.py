@@ -250,7 +250,8 @@ def build_program(
         return program_text(module)
 
     try:
-        template, _ = fit_template([s.values() for s in sizes], text)
+        template, traces = fit_template([s.values() for s in sizes], text)
+        report(f"fit the program for {platform}: {template.count('@{')} sizes, {traces} traces agree")
     except Misfit as misfit:
         raise _explain(misfit, tracer, sizes, platform) from None
     assert arguments is not None

@@ -14,6 +14,26 @@ from ._errors import ExportError, FormatError
 from ._graphs import HopGraph, fold_graph
 from ._manifest import REFERENCE_FIELDS, output_field
 
+# Largest differences that two correct evaluations of one model may show: energy per atom, force; in float32 energies
+# beyond 1 and forces count relatively.
+_TOLERANCES = {"float64": (1e-8, 1e-7), "float32": (2e-6, 2e-5)}
+
+# In double precision, where one of the two has coupling constants and the like that were rounded to float32 (relative
+# 6e-8 each) and the other has not.
+_ROUNDED_CONSTANTS = (1e-7, 1e-6)
+
+
+def tolerances(
+    dtype: str, largest_energy: float, largest_force: float, constants: str = "float64"
+) -> tuple[float, float]:
+    """Of energy per atom and force, for values of this size, in the units that these have.
+
+    ``constants``: in which precision the other side's are stored.
+    """
+    rounded = (dtype, constants) == ("float64", "float32")
+    energy, force = _ROUNDED_CONSTANTS if rounded else _TOLERANCES[dtype]
+    return energy * max(1.0, largest_energy), force * (max(1.0, largest_force) if dtype == "float64" else largest_force)
+
 
 @dataclass(frozen=True)
 class Reference:

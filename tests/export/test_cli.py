@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command line: what it prints, what it writes, and its exit codes."""
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -50,9 +54,10 @@ def test_export_then_info_then_check(tmp_path, model):
     for step in (
         f"load {model}",
         "trace 1/4 for cpu",
-        "compute the reference structure",
-        "write",
-        "check natively",
+        "fit the program for cpu",
+        "evaluate the reference structure in JAX",
+        "verify natively against JAX",
+        f"write {path}",
     ):
         assert step in stderr
     assert "\x1b" not in stderr  # no terminal, no control characters
@@ -133,6 +138,113 @@ def test_check_without_a_plugin(tmp_path, bundles):
     assert "none.so" in error("check", bundles("lennard_jones"), "--plugin", tmp_path / "none.so")
 
 
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def carbide(tmp_path_factory, executable_cache):
+    """A mace-torch model as a bundle; what its export printed."""
+    pytest.importorskip("mace")
+    path = tmp_path_factory.mktemp("check") / "sic.safetensors"
+    stdout, stderr = run("export", DATA / "sic" / "mace.model", "-o", path, "--dtype", "float64", "--platforms", "cpu")
+    return path, stdout, stderr
+
+
+def test_export_compares_with_the_original(carbide):
+    path, stdout, stderr = carbide
+    assert "verify against mace-torch" in stderr
+    assert re.search(r"original +mace-torch \S+: largest difference \d\.\de-\d\d in energy per atom", stdout)
+    assert re.search(r"original +mace-torch \S+: largest difference", run("info", path)[0])
+
+
+def test_a_model_that_differs_from_its_original_is_not_written(tmp_path, monkeypatch):
+    """The loader gives the model other weights than the file has."""
+    pytest.importorskip("mace")
+    import jax
+    import stablemd.mace
+
+    right = stablemd.mace.load
+
+    def wrong(path, **options):
+        potential = right(path, **options)
+        params = jax.tree.map(lambda w: w * 1.00001 if w.dtype.kind == "f" else w, potential.params)
+        return dataclasses.replace(potential, params=params)
+
+    monkeypatch.setattr(stablemd.mace, "load", wrong)
+    words = ("export", DATA / "sic" / "mace.model", "-o", tmp_path / "x.safetensors", "-q", "--dtype", "float64")
+    line = error(*words)
+    assert "the loaded model differs from mace-torch" in line and "nothing is written" in line
+    assert list(tmp_path.iterdir()) == []
+    run(*words, "--no-original", "--platforms", "cpu")
+
+
+def test_check_against_the_original(carbide, tmp_path):
+    path, picture = carbide[0], tmp_path / "parity.png"
+    model = DATA / "sic" / "mace.model"
+    stdout, stderr = run("check", path, "--against", model, "--plot", picture)
+    assert "structures         5, 40 atoms" in stdout and "stored in float32" in stdout
+    assert stdout.count("result             agrees") == 2
+    assert "structure 5/5, 8 atoms" in stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    frames = ase.io.read(DATA / "sic" / "reference.extxyz", ":2")
+    ase.io.write(tmp_path / "some.xyz", frames)
+    stdout, _ = run("check", path, "--against", model, "--structures", tmp_path / "some.xyz", "-q")
+    assert f"structures         2, {sum(map(len, frames))} atoms" in stdout
+    force = float(re.findall(r"force difference +(\S+) eV", stdout)[1])
+    assert 0 < force < 1e-6
+
+
+def test_check_against_another_model(carbide, bundles, tmp_path):
+    """A bundle serves as the original; one with other weights does not agree."""
+    stdout, _ = run("check", carbide[0], "--against", carbide[0])
+    assert stdout.count("agrees") == 2 and "0.00e+00 eV/atom" in stdout
+    other, picture = bundles("message_passing"), tmp_path / "differs.pdf"
+    stdout, _ = run("check", carbide[0], "--against", other, "--plot", picture, code=1)
+    assert "DIFFERS" in stdout and picture.read_bytes().startswith(b"%PDF")
+
+
+def test_check_mistakes(bundles, tmp_path):
+    bundle = bundles("message_passing")
+    (tmp_path / "noise.model").write_bytes(b"noise")
+    (tmp_path / "noise.xyz").write_text("noise")
+    words = ("check", bundle, "-q")
+    assert "--plot needs --against MODEL" in _second(*words, "--plot", "x.png")
+    assert "--structures needs --against MODEL" in _second(*words, "--structures", "x.xyz")
+    cases = [
+        (["--against", tmp_path / "none.model"], "there is no file"),
+        (["--against", tmp_path / "noise.model"], "mace-torch cannot open"),
+        (["--against", DATA / "sic" / "mace-jax"], "looks like a MACE-JAX model"),
+        (["--against", bundle, "--plot", tmp_path / "x.docx"], "no suffix of a picture"),
+        (["--against", bundle, "--plot", tmp_path / "no" / "x.png"], "there is no folder"),
+        (["--against", bundle, "--structures", tmp_path / "none.xyz"], "there is no file"),
+        (["--against", bundle, "--structures", tmp_path / "noise.xyz"], "ASE cannot read structures"),
+    ]
+    for options, complaint in cases:
+        assert complaint in _second(*words, *options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["noise.model", "noise.xyz"]
+
+
+def _second(*arguments):
+    """The error line of a command that may have printed the first part of its results."""
+    _, stderr = run(*arguments, code=2)
+    (line,) = stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+def test_info_on_outputs(tmp_path, executable_cache):
+    from potentials import charge_transfer
+    from stablemd import export_potential
+
+    path = tmp_path / "charged.safetensors"
+    units = {"charges": "e"}
+    export_potential(charge_transfer(), path, dtype="float64", platforms="cpu", output_units=units)
+    assert re.search(r"outputs +charges \(e\), moments", run("info", path)[0])
+    stdout, _ = run("check", path)
+    assert "charges difference" in stdout and "moments difference" in stdout
+
+
 def test_export_mistakes(tmp_path, model):
     out = tmp_path / "out.safetensors"
     assert "there is no model" in error("export", tmp_path / "missing", "-o", out)
@@ -162,7 +274,11 @@ def test_errors_of_a_loader_are_one_line(tmp_path, model, monkeypatch):
 
 def test_cache(tmp_path, bundles, monkeypatch):
     monkeypatch.setenv("STABLEMD_CACHE", str(tmp_path / "cache"))
-    assert "entries  0" in run("cache")[0]
+    monkeypatch.setenv("STABLEMD_CACHE_LIMIT", "2GB")
+    assert "entries  0" in run("cache")[0] and "limit    2.0 GB" in run("cache")[0]
+    monkeypatch.setenv("STABLEMD_CACHE_LIMIT", "much")
+    assert "STABLEMD_CACHE_LIMIT is `much`" in error("cache")
+    monkeypatch.delenv("STABLEMD_CACHE_LIMIT")
     run("check", bundles("lennard_jones"))
     stdout, _ = run("cache")
     assert f"folder   {tmp_path / 'cache'}" in stdout
