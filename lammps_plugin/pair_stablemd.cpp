@@ -516,7 +516,7 @@ void PairStableMD::return_forces(const Member &member) {
       values[k] = member.energy_scale * edge_forces_.row_virial(row)[k - FORCE_WIDTH];
   }
   const Stopwatch watch(breakdown_, Breakdown::COMM);
-  comm->reverse_comm(this, remote_width_);
+  comm->reverse_comm(this);  // sends what pack_reverse_comm() counts
   for (int i = 0; i < atom->nlocal; ++i) add_remote(i, &remote_[static_cast<std::size_t>(remote_width_) * i]);
 }
 
