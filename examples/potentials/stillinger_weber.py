@@ -54,7 +54,7 @@ def energy(params, graph):
 
 
 def energy_by_moments(params, graph):
-    """The same energies at a tenth of the cost: the angular function is a polynomial in cos(theta), so sums over pairs
+    """The same energies without pairs of edges: the angular function is a polynomial in cos(theta), so sums over pairs
     of neighbours are squares of sums over neighbours, less the pairs of a neighbour with itself.
     """
     rows = graph.rows[-1]

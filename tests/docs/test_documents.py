@@ -47,7 +47,9 @@ def test_python_blocks(document, place):
     assert any(place.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("script", ["sic/equation_of_state.py", "bpa/relax.py", "bpa/write_data.py"])
+@pytest.mark.parametrize(
+    "script", ["sic/equation_of_state.py", "bpa/relax.py", "bpa/write_data.py", "potentials/behler_parrinello.py"]
+)
 def test_ase_examples(script, place):
     assert run(sys.executable, f"examples/{script}", cwd=place)
 
@@ -59,11 +61,13 @@ def test_ase_examples(script, place):
         ("sic/in.npt", {"cells": 2, "steps": 5}),
         ("sic/in.deform", {"cells": 1, "steps": 20}),
         ("bpa/in.molecule", {"steps": 5}),
+        ("potentials/in.silicon", {"cells": 2, "steps": 5}),
     ],
 )
 def test_lammps_examples(script, variables, place):
-    if script.startswith("bpa"):
-        run(sys.executable, "examples/bpa/write_data.py", cwd=place)
+    for name, preparation in (("bpa", "bpa/write_data.py"), ("potentials", "potentials/stillinger_weber.py")):
+        if script.startswith(name):
+            run(sys.executable, f"examples/{preparation}", cwd=place)
     words = [word for key, value in variables.items() for word in ("-var", key, value)]
     output = run(BIN / "lmp", "-in", f"examples/{script}", *words, cwd=place)
     assert "Loop time" in output

@@ -41,11 +41,8 @@ def built(tmp_path_factory):
                 done = subprocess.run(command, capture_output=True, text=True, timeout=500)
                 assert done.returncode == 0, done.stdout + done.stderr
             folder = tmp_path_factory.mktemp("plugin")
-            for library in (
-                build / "lammps_plugin" / "stablemdplugin.so",
-                *(build / "connector").glob("libstablemd.so*"),
-            ):
-                (folder / library.name).write_bytes(library.read_bytes())
+            library = build / "lammps_plugin" / "stablemdplugin.so"
+            (folder / library.name).write_bytes(library.read_bytes())
             made[options] = folder
         return made[options]
 
