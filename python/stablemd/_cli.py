@@ -14,7 +14,6 @@ import click
 
 from . import __version__
 from ._errors import ArgumentError, StableMDError
-from ._originals import has_original, open_original
 
 _SYMBOLS = re.compile(r"^[A-Z][a-z]?(,[A-Z][a-z]?)*$")
 
@@ -161,6 +160,7 @@ def export(
     stablemd export mace.model -o mace.safetensors --elements Si O
     """
     from ._export import export_potential
+    from ._originals import has_original, open_original
 
     progress = _Progress(quiet)
     try:
@@ -381,6 +381,7 @@ def _check_against(
     """What to print about the comparison with the original, and whether both agree."""
     from . import _parity
     from ._calculator import StableMDCalculator
+    from ._originals import open_original
     from ._reference import stored_reference, tolerances
 
     if picture is not None:

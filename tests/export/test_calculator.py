@@ -357,7 +357,7 @@ def test_parts_of_a_graph_add_up(bundles, rng, structure, parts):
     for part in range(parts):
         graph = part_graph(whole, np.flatnonzero(owner == part), model.layers)
         assert graph.owned == np.count_nonzero(owner == part) and (np.diff(graph.centers) >= 0).all()
-        node_energy, gradient = evaluate(model, graph)
+        node_energy, gradient, _ = evaluate(model, graph)
         energies[graph.atoms[: graph.owned]] = node_energy
         forces += edge_forces(graph, gradient, len(atoms))
     energies += np.array(model.atomic_energies)[whole.species]
