@@ -60,8 +60,7 @@ PairStableMD::~PairStableMD() {
   memory->destroy(cutghost);
 }
 
-// ---- settings
-// -----------------------------------------------------------------------------------------------------------
+// ---- settings -------------------------------------------------------------------------------------------------------
 
 void PairStableMD::settings(int narg, char **arg) {
   settings_ = parse_settings(narg, arg);
@@ -121,8 +120,7 @@ void PairStableMD::create_runtime() {
   check_everywhere(status);
 }
 
-// ---- coeff
-// --------------------------------------------------------------------------------------------------------------
+// ---- coeff ----------------------------------------------------------------------------------------------------------
 
 // Files come first: the first word in any case, then all that look like one, with a dot or a slash in it.
 void PairStableMD::coeff(int narg, char **arg) {
@@ -275,8 +273,7 @@ void PairStableMD::report_models(const std::vector<std::string> &files) const {
                                   runtime.threads, runtime.threads == 1 ? "" : "s", runtime.plugin_path));
 }
 
-// ---- init
-// ---------------------------------------------------------------------------------------------------------------
+// ---- init -----------------------------------------------------------------------------------------------------------
 
 void PairStableMD::init_style() {
   if (members_.empty() || !mapped_)
@@ -323,8 +320,7 @@ double PairStableMD::init_one(int i, int j) {
   return info().cutoff;
 }
 
-// ---- compute
-// ------------------------------------------------------------------------------------------------------------
+// ---- compute --------------------------------------------------------------------------------------------------------
 
 void PairStableMD::compute(int eflag, int vflag) {
   ev_init(eflag, vflag);
@@ -563,8 +559,7 @@ void PairStableMD::unpack_reverse_comm(int n, int *list, double *buffer) {
       remote_[static_cast<std::size_t>(remote_width_) * list[k] + m] += buffer[k * remote_width_ + m];
 }
 
-// ---- reports and errors
-// -------------------------------------------------------------------------------------------------
+// ---- reports and errors ---------------------------------------------------------------------------------------------
 
 void PairStableMD::finish() {
   if (members_.empty()) return;
