@@ -26,10 +26,13 @@ class Result:
 
 
 class Evaluator:
-    def __init__(self, potential: Potential, dtype: type = np.float64) -> None:
+    """``quick``: compiled without optimisation, for a few small structures."""
+
+    def __init__(self, potential: Potential, dtype: type = np.float64, *, quick: bool = False) -> None:
         self.potential, self.dtype = potential, dtype
         self.params = jax.tree.map(lambda array: jnp.asarray(array, dtype), potential.params)
-        self._run = jax.jit(self._energies_and_gradient, static_argnums=(6, 7))
+        options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True} if quick else None
+        self._run = jax.jit(self._energies_and_gradient, static_argnums=(6, 7), compiler_options=options)
 
     def _energies_and_gradient(self, params, species, vectors, centers, neighbors, owned, rows, edges):
         def total(vectors):

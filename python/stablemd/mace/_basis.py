@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the polynomials of the reduced basis come from: derived here, or asked of cuequivariance."""
+"""The reduced basis of the symmetric contraction: derived here, or asked of cuequivariance; and weights in it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .._errors import ArgumentError
-from ._polynomials import dense_to_coefficients
+from .._errors import ArgumentError, FormatError
+from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
 from ._reduced import reduced_basis
 
 #: Largest polynomial degree, by (max_ell, output degree), for which our derivation was compared with cuequivariance's
@@ -39,3 +39,41 @@ def coupling_basis(where: str, max_ell: int, degree: int, output: int) -> np.nda
     dense = np.concatenate(basis.segments, axis=-1)
     scale = np.sqrt((dense**2).sum() / (2 * output + 1))
     return dense_to_coefficients(np.moveaxis(dense, -2, 0) / scale, degree)
+
+
+def reduced_polynomials(
+    where: str,
+    name: str,
+    shape: tuple[int, int, int],
+    outputs: tuple[int, ...],
+    tensors: tuple[np.ndarray, np.ndarray | None],
+) -> dict[int, Polynomials]:
+    """Polynomials by output degree, from weights in the reduced basis, or others that a projection takes there.
+
+    ``shape`` is (max_ell, correlation, elements or 1); ``tensors`` are the weights [elements, rows, channels] called
+    ``name.weight`` and the projection [rows, reduced rows] or None.
+    """
+    max_ell, correlation, elements = shape
+    weights, projection = tensors
+    bases = {
+        (degree, ell): coupling_basis(where, max_ell, degree, ell)
+        for degree in range(1, correlation + 1)
+        for ell in outputs
+    }
+    paths = sum(len(basis) for basis in bases.values())
+    rows = paths
+    if projection is not None:
+        if projection.ndim != 2 or projection.shape[1] != paths:
+            raise FormatError(f"{where}: {name}.projection has shape {projection.shape}, needs (any, {paths})")
+        rows = projection.shape[0]
+    if weights.ndim != 3 or weights.shape[:2] != (elements, rows):
+        raise FormatError(f"{where}: {name}.weight has shape {weights.shape}, needs {(elements, rows)} + channels")
+    if projection is not None:
+        weights = np.einsum("eac,ab->ebc", weights, projection)
+    parts: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {ell: [] for ell in outputs}
+    start = 0
+    for (degree, ell), basis in bases.items():
+        stop = start + len(basis)
+        parts[ell].append((degree, basis, weights[:, start:stop]))
+        start = stop
+    return {ell: from_coefficients(parts[ell], (max_ell + 1) ** 2) for ell in outputs}

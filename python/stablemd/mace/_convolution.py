@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._angular import spherical_harmonics
-from ._description import Description, Layer, Path
+from ._description import Basis, Description, Layer, Network, Path, Transform
 
 #: Edges per block.
 BLOCK = 256
@@ -41,21 +41,88 @@ def cutoff_function(fraction: Any, power: int) -> Any:
     return series * rest * rest * rest
 
 
-def _geometry(model: Description, bessel: Any, vectors: Any) -> tuple[Any, Any]:
-    """Spherical harmonics [edges, (max_ell+1)^2] and radial basis [edges, bessels] of vectors [edges, 3]."""
+def harmonics_of(max_ell: int, vectors: Any) -> tuple[Any, Any]:
+    """Spherical harmonics [edges, (max_ell+1)^2] and lengths [edges] of vectors [edges, 3]."""
     x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
     distance = jnp.sqrt(x * x + y * y + z * z)
     inverse = 1 / distance
-    harmonics = spherical_harmonics(model.max_ell, x * inverse, y * inverse, z * inverse)
-    envelope = cutoff_function(distance * (1 / model.cutoff), model.cutoff_power) * inverse
-    return jnp.stack(harmonics, axis=1), jnp.sin(distance[:, None] * bessel) * envelope[:, None]
+    return jnp.stack(spherical_harmonics(max_ell, x * inverse, y * inverse, z * inverse), axis=1), distance
 
 
-def _radial(params: Params, basis: Any) -> Any:
-    hidden = basis
-    for index in range(len(params) - 1):
-        hidden = jax.nn.silu(hidden @ params[str(index)])
-    return hidden @ params[str(len(params) - 1)]
+def _transformed(transform: Transform, distance: Any, center: Any, neighbor: Any) -> Any:
+    """Distances as the radial basis sees them; ``center`` and ``neighbor`` are species of the edges' ends."""
+    radii = jnp.asarray(transform.radii, distance.dtype)
+    together = radii[center] + radii[neighbor]
+    if transform.kind == "agnesi":
+        # Witt et al., J. Chem. Phys. 159, 164101 (2023), "radial transformations"
+        q, p, a = transform.parameters
+        log = jnp.log(2 * distance / together)
+        return 1 / (1 + a * jnp.exp(q * log) / (1 + jnp.exp((q - p) * log)))
+    # From 3/4 of the radii far inside to the distance itself, by a tanh around the middle of 3/4 and 4/3 of the radii.
+    (alpha,) = transform.parameters
+    inner, outer = 0.75 * together, (4 / 3) * together
+    weight = 0.5 * (1 + jnp.tanh(alpha / (outer - inner) * (distance - 0.5 * (inner + outer))))
+    return inner + (distance - inner) * weight
+
+
+def _chebyshev(x: Any, count: int) -> Any:
+    """T_1 .. T_count of the first kind, by their recursion: [edges, count]."""
+    values = [jnp.ones_like(x), x]
+    while len(values) <= count:
+        values.append(2 * x * values[-1] - values[-2])
+    return jnp.stack(values[1 : count + 1], axis=1)
+
+
+def _basis(basis: Basis, numbers: Any, x: Any, envelope: Any) -> Any:
+    """[edges, functions] of distances x, times ``envelope`` [edges] unless that is None."""
+    if basis.kind == "bessel":
+        factor = 1 / x if envelope is None else envelope / x
+        return jnp.sin(x[:, None] * numbers) * factor[:, None]
+    if basis.kind == "gaussian":
+        values = jnp.exp((-0.5 / basis.spacing**2) * (x[:, None] - numbers) ** 2)
+    else:
+        values = _chebyshev(x, len(basis.numbers))
+    return values if envelope is None else values * envelope[:, None]
+
+
+# ---- networks of an edge ---------------------------------------------------------------------------------------------
+
+
+def _layer_norm(values: Any, scale_and_offset: Any) -> Any:
+    """Over the last axis (Ba et al., arXiv:1607.06450), with torch's 1e-5 beside the variance."""
+    centred = values - values.mean(axis=1, keepdims=True)
+    variance = (centred * centred).mean(axis=1, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + 1e-5) * scale_and_offset[0] + scale_and_offset[1]
+
+
+def network_parameters(network: Network) -> Params:
+    params: Params = {"matrix": _numbered(network.matrices)}
+    if network.biases:
+        params["bias"] = _numbered(network.biases)
+    if network.norms:
+        params["norm"] = _numbered(network.norms)
+    if network.neighbor is not None and network.center is not None:
+        params["neighbor"], params["center"] = network.neighbor, network.center
+    return params
+
+
+def _numbered(arrays: list[np.ndarray]) -> Params:
+    return {str(index): array for index, array in enumerate(arrays)}
+
+
+def _network(params: Params, basis: Any, center: Any, neighbor: Any) -> Any:
+    hidden, last = basis, len(params["matrix"]) - 1
+    for index in range(last + 1):
+        hidden = hidden @ params["matrix"][str(index)]
+        if index == 0 and "neighbor" in params:
+            hidden = hidden + params["neighbor"][neighbor] + params["center"][center]
+        if "bias" in params:
+            hidden = hidden + params["bias"][str(index)]
+        if index < last:
+            if "norm" in params:
+                hidden = _layer_norm(hidden, params["norm"][str(index)])
+            hidden = jax.nn.silu(hidden)
+    return hidden
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -96,16 +163,34 @@ def _path_message(path: Path, harmonics: Any, features: Any, weights: Any) -> An
 
 
 def _messages(
-    layer: Layer, model: Description, radial: Params, bessel: Any, vectors: Any, features: dict[int, Any]
+    layer: Layer, model: Description, own: Params, basis_numbers: Any, vectors: Any, kinds: Any, features: Any
 ) -> list[Any]:
-    """Of one block of edges, per path [edges, 2*out+1, channels]. ``features`` are those of the neighbours."""
-    harmonics, basis = _geometry(model, bessel, vectors)
+    """Of one block of edges, per path [edges, 2*out+1, channels]; behind them the density [edges, 1] if there is one.
+
+    ``kinds`` are the species of centres and neighbours, ``features`` those of the neighbours.
+    """
+    harmonics, distance = harmonics_of(model.max_ell, vectors)
+    transform = model.basis.transform
+    x = distance if transform is None else _transformed(transform, distance, *kinds)
+    cutoff = cutoff_function(distance * (1 / model.cutoff), model.cutoff_power)
+    basis = _basis(model.basis, basis_numbers, x, None if layer.gated_by_cutoff else cutoff)
+    if layer.gated_by_cutoff:
+        gate = cutoff[:, None]
+    else:
+        # With biases a network does not vanish with its basis: the neighbour list of the original ends it.
+        gate = (distance < model.cutoff)[:, None].astype(cutoff.dtype) if layer.network.biases else None
+    weights = _network(own["network"], basis, *kinds)
+    weights = weights if gate is None else weights * gate
     by_degree = jnp.split(harmonics, [ell**2 for ell in range(1, model.max_ell + 1)], axis=1)
-    weights = jnp.split(_radial(radial, basis), len(layer.paths), axis=1)
-    return [
+    ends = np.cumsum([path.channels for path in layer.paths])[:-1].tolist()
+    messages = [
         _path_message(path, by_degree[path.edge], features[path.node], weight)
-        for path, weight in zip(layer.paths, weights, strict=True)
+        for path, weight in zip(layer.paths, jnp.split(weights, ends, axis=1), strict=True)
     ]
+    if layer.density is not None:
+        density = jnp.tanh(_network(own["density"], basis, *kinds) ** 2)
+        messages.append(density if gate is None else density * gate)
+    return messages
 
 
 # ---- the loops over blocks -------------------------------------------------------------------------------------------
@@ -113,11 +198,12 @@ def _messages(
 
 @dataclass(frozen=True)
 class EdgeList:
-    """The edges of one layer: centres (ascending) below ``rows``, and neighbours."""
+    """The edges of one layer: centres (ascending) below ``rows``, neighbours, and the species of all rows."""
 
     centers: Any
     neighbors: Any
     rows: int
+    species: Any
 
     @property
     def count(self) -> int:
@@ -152,7 +238,7 @@ def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..
 
 
 def _gather(rows: Any, indices: Any, *, ascending: bool = False) -> Any:
-    return rows.at[indices].get(mode="promise_in_bounds", indices_are_sorted=ascending)
+    return jnp.asarray(rows).at[indices].get(mode="promise_in_bounds", indices_are_sorted=ascending)
 
 
 def _scatter(rows: Any, indices: Any, values: Any, *, ascending: bool = False) -> Any:
@@ -160,17 +246,20 @@ def _scatter(rows: Any, indices: Any, values: Any, *, ascending: bool = False) -
 
 
 def convolution(
-    layer: Layer, model: Description, radial: Params, bessel: Any, edges: EdgeList, *, constant_features: bool
+    layer: Layer, model: Description, own: Params, basis_numbers: Any, edges: EdgeList, *, constant_features: bool
 ) -> Callable[[Any, dict[int, Any]], list[Any]]:
-    """``f(vectors, features)``: sums of the messages at the centres, per path [rows, 2*out+1, channels].
+    """``f(vectors, features)``: sums of the messages at the centres, per path [rows, 2*out+1, channels of the path],
+    and behind them the density [rows, 1] if the layer has one.
 
-    ``vectors`` is [edges, 3] and ``features`` by degree [any rows, 2l+1, channels]. Differentiable in reverse mode in
-    the vectors and, unless ``constant_features``, in the features.
+    ``vectors`` is [edges, 3] and ``features`` by degree [any rows, 2l+1, sent channels]. ``own`` holds the parameters
+    of the layer's networks. Differentiable in reverse mode in the vectors and, unless ``constant_features``, in the
+    features.
     """
-    channels = model.channels
+    shapes = [(2 * path.out + 1, path.channels) for path in layer.paths] + [(1,)] * (layer.density is not None)
 
-    def block_messages(vectors: Any, near: dict[int, Any]) -> list[Any]:
-        return _messages(layer, model, radial, bessel, vectors, near)
+    def block_messages(vectors: Any, centers: Any, neighbors: Any, near: dict[int, Any]) -> list[Any]:
+        kinds = (_gather(edges.species, centers, ascending=True), _gather(edges.species, neighbors))
+        return _messages(layer, model, own, basis_numbers, vectors, kinds, near)
 
     def near(features: dict[int, Any], neighbors: Any) -> dict[int, Any]:
         return {ell: _gather(values, neighbors) for ell, values in features.items()}
@@ -179,10 +268,10 @@ def convolution(
     def summed(vectors: Any, features: dict[int, Any]) -> list[Any]:
         def body(start: Any, vectors: Any, centers: Any, neighbors: Any, sums: list[Any]) -> list[Any]:
             del start
-            messages = block_messages(vectors, near(features, neighbors))
+            messages = block_messages(vectors, centers, neighbors, near(features, neighbors))
             return [_scatter(s, centers, m, ascending=True) for s, m in zip(sums, messages, strict=True)]
 
-        zeros = [jnp.zeros((edges.rows, 2 * path.out + 1, channels), vectors.dtype) for path in layer.paths]
+        zeros = [jnp.zeros((edges.rows, *shape), vectors.dtype) for shape in shapes]
         return _over_blocks(edges, vectors, model.cutoff, body, zeros)
 
     def forward(vectors: Any, features: dict[int, Any]) -> tuple[list[Any], Any]:
@@ -195,12 +284,16 @@ def convolution(
             on_vectors, on_features = state
             values = near(features, neighbors)
             incoming = [_gather(g, centers, ascending=True) for g in gradients]
+
+            def messages(vectors: Any, values: Any) -> list[Any]:
+                return block_messages(vectors, centers, neighbors, values)
+
             if constant_features:
-                (own,) = jax.vjp(lambda v: block_messages(v, values), vectors)[1](incoming)
+                (of_vectors,) = jax.vjp(lambda v: messages(v, values), vectors)[1](incoming)
             else:
-                own, on_near = jax.vjp(block_messages, vectors, values)[1](incoming)
+                of_vectors, on_near = jax.vjp(messages, vectors, values)[1](incoming)
                 on_features = {ell: _scatter(on_features[ell], neighbors, on_near[ell]) for ell in on_features}
-            return jax.lax.dynamic_update_slice_in_dim(on_vectors, own, start, 0), on_features
+            return jax.lax.dynamic_update_slice_in_dim(on_vectors, of_vectors, start, 0), on_features
 
         room = jnp.zeros((edges.count + BLOCK, 3), vectors.dtype)
         zeros = jax.tree.map(jnp.zeros_like, features)

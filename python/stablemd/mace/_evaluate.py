@@ -2,8 +2,9 @@
 """MACE as a function of a graph (Batatia et al., NeurIPS 2022), arranged for inference.
 
 Features are [rows, component, channel] with the channels innermost, so that linear layers are matrix products of
-contiguous rows. What depends on the element alone is a table that is read by species. Linear maps that follow one
-another are one matrix, multiplied in float64 before anything is rounded.
+contiguous rows. What depends on the element alone, as everything that enters the first layer does, is a table that is
+read by species. Of the last layer only the scalars' readout is computed: linear maps that lead there are one matrix,
+multiplied in float64 before anything is rounded.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..graph import Graph
-from ._convolution import EdgeList, Params, convolution
-from ._description import Description, Layer
+from ._convolution import EdgeList, Params, convolution, network_parameters
+from ._description import Description, Layer, Readout
+from ._elements import apply_by_element, by_element
 from ._polynomials import Polynomials, Term
+from ._repulsion import repulsion_energies
 
 # ---- symmetric contraction -------------------------------------------------------------------------------------------
 
@@ -89,36 +92,7 @@ def _contraction(product: dict[int, Polynomials], weights: dict[int, Any]) -> Ca
     return contracted
 
 
-# ---- linear maps after a layer ---------------------------------------------------------------------------------------
-
-
-def _is_inner(model: Description, index: int) -> bool:
-    return 0 < index < len(model.layers) - 1
-
-
-def _per_element(matrices: np.ndarray) -> np.ndarray:
-    """[elements, in, out] side by side: [in, elements * out]."""
-    return np.concatenate(list(matrices), axis=1)
-
-
-def _after(model: Description, index: int) -> dict[int, np.ndarray]:
-    """What a layer's features are multiplied by, by degree: the next layer's ``up`` and skip per element, a readout."""
-    if index == len(model.layers) - 1:
-        first = model.final[0]
-        return {0: first if first.ndim == 2 else model.scale * first[:, None]}
-    following = model.layers[index + 1]
-    maps = {}
-    for ell, up in following.up.items():
-        parts = [up]
-        if following.residual and ell in following.skip:
-            skip = following.skip[ell]
-            if not _is_inner(model, index + 1):
-                skip = skip @ _after(model, index + 1)[ell]
-            parts.append(_per_element(skip))
-        if ell == 0:
-            parts.append(model.scale * model.readouts[index][:, None])
-        maps[ell] = np.concatenate(parts, axis=1)
-    return maps
+# ---- parameters ------------------------------------------------------------------------------------------------------
 
 
 def _named(arrays: dict[int, np.ndarray]) -> Params:
@@ -127,85 +101,125 @@ def _named(arrays: dict[int, np.ndarray]) -> Params:
 
 def _layer_parameters(model: Description, index: int) -> Params:
     layer = model.layers[index]
-    after = _after(model, index)
-    linear = layer.linear
-    if not layer.residual:
-        linear = {ell: linear[ell] @ _per_element(layer.skip[ell]) for ell in linear}
     own: Params = {
-        "radial": {str(i): matrix for i, matrix in enumerate(layer.radial)},
-        "linear": _named(linear),
+        "network": network_parameters(layer.network),
+        "linear": _named(layer.linear),
         "product": {str(ell): polynomials.weights for ell, polynomials in layer.product.items()},
     }
-    if _is_inner(model, index):
-        return own | {"mix": _named(layer.mix), "after": _named(after)}
-    own["mix"] = _named({ell: matrix @ after[ell] for ell, matrix in layer.mix.items()})
-    if index == 0:
-        own["sent"] = model.embedding @ layer.up[0]
-        if layer.residual:
-            own["skip"] = np.einsum("ec,eck->ek", model.embedding, layer.skip[0]) @ after[0]
+    if layer.density is not None:
+        own["density"] = network_parameters(layer.density.network)
+    if layer.selector:
+        own["selector"] = _named(layer.selector)
+    mix, skip = layer.mix, layer.skip
+    if index == len(model.layers) - 1:
+        first = model.readouts[-1].matrices[0]
+        mix, skip = {0: mix[0] @ first}, {0: skip[0] @ first} if skip else {}
+    own["mix"] = _named(mix)
+    residual = layer.gate.residual if layer.gate is not None else {}
+    if layer.gate is not None:
+        own["gate"] = _named(layer.gate.mix)
+    if index > 0:
+        return own | {"up": _named(layer.up), "residual": _named(residual), "skip": _named(skip)}
+    # One table per element, for what enters the first layer depends on nothing else.
+    own["sent"] = model.embedding @ layer.up[0]
+    if residual:
+        own["residual"] = model.embedding @ residual[0]
+    if skip:
+        own["skip"] = (model.embedding[:, None] @ skip[0])[:, 0]
     return own
+
+
+def _readout_parameters(readout: Readout, *, last: bool) -> Params:
+    """The last layer's maps contain the first matrix of its readout."""
+    params: Params = {f"matrix{i}": matrix for i, matrix in enumerate(readout.matrices) if i > 0 or not last}
+    return params | {f"bias{i}": bias for i, bias in enumerate(readout.biases)}
 
 
 def parameters(model: Description) -> Params:
     """Arrays for :func:`energy_function`, float64 and nested by layer."""
-    params: Params = {"bessel": model.bessel}
+    params: Params = {"basis": model.basis.numbers}
     for index in range(len(model.layers)):
         params[f"layer{index + 1}"] = _layer_parameters(model, index)
-    if len(model.final) == 2:
-        params["final"] = model.scale * model.final[1]
+    for readout in model.readouts:
+        last = readout.layer == len(model.layers) - 1
+        params[f"layer{readout.layer + 1}"]["readout"] = _readout_parameters(readout, last=last)
     return params
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
 
-
-def _select(per_element: Any, species: Any, elements: int) -> Any:
-    """[rows, components, elements * k] to [rows, components, k]: each row's own element."""
-    size = per_element.shape[-1] // elements
-    own = species[:, None, None]
-    total = per_element[..., :size]
-    for element in range(1, elements):
-        total = jnp.where(own == element, per_element[..., element * size : (element + 1) * size], total)
-    return total
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "abs": jnp.abs,
+    "none": lambda values: values,
+}
 
 
-def _gather_degrees(layer: Layer, own: Params, species: Any, sums: list[Any], elements: int) -> Any:
-    """Linear layer over the summed messages: [rows, (max_ell+1)^2, channels]."""
-    by_degree: dict[int, list[Any]] = {}
-    for path, part in zip(layer.paths, sums, strict=True):
-        by_degree.setdefault(path.out, []).append(part)
-    features = []
+def _messages_mixed(layer: Layer, own: Params, sums: list[Any]) -> dict[int, Any]:
+    """Linear layer over the summed messages, divided by the density: by degree [rows, 2l+1, channels]."""
+    by_degree: dict[int, list[tuple[Any, int]]] = {}
+    for path, part in zip(layer.paths, sums, strict=False):
+        by_degree.setdefault(path.out, []).append((part, path.channels))
+    mixed = {}
     for ell, parts in by_degree.items():
-        matrices = jnp.split(own["linear"][str(ell)], len(parts))
-        mixed = sum((part @ matrix for part, matrix in zip(parts, matrices, strict=True)), start=0)
-        features.append(mixed if layer.residual else _select(mixed, species, elements))
-    return jnp.concatenate(features, axis=1)
+        ends = np.cumsum([channels for _, channels in parts])[:-1].tolist()
+        matrices = jnp.split(own["linear"][str(ell)], ends)
+        mixed[ell] = sum((part @ matrix for (part, _), matrix in zip(parts, matrices, strict=True)), start=0)
+    if layer.density is None:
+        return mixed
+    inverse = 1 / (layer.density.alpha + layer.density.beta * sums[-1])
+    return {ell: values * inverse[:, :, None] for ell, values in mixed.items()}
 
 
-def _mix(own: Params, made: dict[int, Any], skip: dict[int, Any], species: Any) -> dict[int, Any]:
-    """Everything that is linear in a layer's features, by degree."""
-    out = {}
-    for ell, values in made.items():
-        mixed = values @ own["mix"][str(ell)]
-        if ell in skip:
-            mixed = mixed + skip[ell][: mixed.shape[0]]
-        elif ell == 0 and "skip" in own:
-            mixed = mixed + own["skip"][species][:, None]
-        out[ell] = mixed @ own["after"][str(ell)] if "after" in own else mixed
-    return out
+def _gated(own: Params, mixed: dict[int, Any], channels: int) -> dict[int, Any]:
+    """Scalars through silu, higher degrees times sigmoids of the scalars behind; then a linear layer."""
+    scalars = mixed[0]
+    features = {0: jax.nn.silu(scalars[..., :channels])}
+    for place, ell in enumerate(sorted(mixed)[1:], start=1):
+        features[ell] = mixed[ell] * jax.nn.sigmoid(scalars[..., place * channels : (place + 1) * channels])
+    return {ell: values @ own["gate"][str(ell)] for ell, values in features.items()}
 
 
-def _next_inputs(
-    following: Layer, out: dict[int, Any], species: Any, channels: int, elements: int
-) -> tuple[dict[int, Any], dict[int, Any]]:
-    """What a layer sends to the next: features of neighbours, and the skip connection, by degree."""
-    sent = {ell: out[ell][..., :channels] for ell in following.up}
-    if not following.residual:
-        return sent, {}
-    # Scalars end with the readout.
-    stop = {ell: out[ell].shape[-1] - (1 if ell == 0 else 0) for ell in following.skip}
-    skip = {ell: _select(out[ell][..., channels : stop[ell]], species, elements) for ell in following.skip}
-    return sent, skip
+def _times(values: dict[int, Any], matrices: Params) -> dict[int, Any]:
+    return {int(ell): values[int(ell)] @ matrix for ell, matrix in matrices.items()}
+
+
+def _added(values: dict[int, Any], more: dict[int, Any]) -> dict[int, Any]:
+    return {ell: value + more[ell] if ell in more else value for ell, value in values.items()}
+
+
+def _read(readout: Readout, own: Params, scalars: Any, *, last: bool) -> Any:
+    """Energies [rows] of scalars [rows, channels]."""
+    values = scalars
+    for index in range(len(readout.matrices)):
+        if index > 0 or not last:
+            values = values @ own[f"matrix{index}"]
+        if f"bias{index}" in own:
+            values = values + own[f"bias{index}"]
+        if index < len(readout.matrices) - 1:
+            values = _ACTIVATIONS[readout.activation](values)
+    return values[:, 0]
+
+
+def _features(model: Description, layer: Layer, own: Params, mixed: dict[int, Any], residual: Any, rows: Any) -> Any:
+    """What is contracted: [rows, (max_ell+1)^2, channels], from the mixed messages by degree."""
+    if layer.selector:
+        mixed = apply_by_element(rows, {ell: own["selector"][str(ell)] for ell in mixed}, mixed)
+    if layer.gate is not None:
+        mixed = _gated(own, _added(mixed, residual), model.channels)
+    return jnp.concatenate([mixed[ell] for ell in sorted(mixed)], axis=1)
+
+
+def _skipped(layer: Layer, own: Params, entering: dict[int, Any], rows: Any) -> dict[int, Any]:
+    """The skip connection, by degree."""
+    if not layer.skip:
+        return {}
+    matrices = {int(ell): matrix for ell, matrix in own["skip"].items()}
+    entering = {ell: entering[ell] for ell in matrices}
+    if len(layer.skip[0]) == 1:
+        return {ell: values @ matrices[ell][0] for ell, values in entering.items()}
+    return apply_by_element(rows, matrices, entering)
 
 
 def energy_function(
@@ -215,28 +229,51 @@ def energy_function(
 
     ``convolution``: how messages are made and summed, :func:`._convolution.convolution` or one like it.
     """
-    channels, elements, last = model.channels, len(model.atomic_numbers), len(model.layers) - 1
+    elements, last = len(model.atomic_numbers), len(model.layers) - 1
+    readouts = {readout.layer: readout for readout in model.readouts}
+
+    def layer_output(index: int, own: Params, basis_numbers: Any, graph: Graph, entering: dict[int, Any]) -> Any:
+        """By degree; of the last layer only its scalars, times the first matrix of the readout."""
+        layer = model.layers[index]
+        rows, count = graph.rows[index + 1], graph.edges[index + 1]
+        species = graph.species[:rows]
+        if index == 0:
+            sent = {0: own["sent"][graph.species][:, None]}
+            residual = {0: own["residual"][species][:, None]} if "residual" in own else {}
+            skip = {0: own["skip"][species][:, None]} if "skip" in own else {}
+            grouped = by_element(species, elements) if layer.selector else None
+        else:
+            sent = _times(entering, own["up"])
+            entering = {ell: values[:rows] for ell, values in entering.items()}
+            residual = _times(entering, own["residual"])
+            grouped = by_element(species, elements)
+            skip = _skipped(layer, own, entering, grouped)
+        edges = EdgeList(graph.centers[:count], graph.neighbors[:count], rows, graph.species)
+        convolve = convolution(layer, model, own, basis_numbers, edges, constant_features=index == 0)
+        sums = convolve(graph.vectors[:count], sent)
+        features = _features(model, layer, own, _messages_mixed(layer, own, sums), residual, grouped)
+        weights = {}
+        for ell, polynomials in layer.product.items():
+            table = own["product"][str(ell)]
+            weights[ell] = table if len(polynomials.weights) == 1 else table[species]
+        made = _contraction(layer.product, weights)(features)
+        return _added(_times(made, own["mix"]), skip)
 
     def energy(params: Params, graph: Graph) -> Any:
-        kept = graph.rows[-1]
+        kept, edges = graph.rows[-1], graph.edges[-1]
         energies = []
-        skip: dict[int, Any] = {}
-        sent = {0: params["layer1"]["sent"][graph.species][:, None]}
-        for index, layer in enumerate(model.layers):
+        if model.repulsion is not None:
+            centers = graph.centers[:edges]
+            ends = graph.species[centers], graph.species[graph.neighbors[:edges]]
+            pairs = repulsion_energies(model.repulsion, graph.vectors[:edges], *ends, model.cutoff)
+            energies.append(jax.ops.segment_sum(pairs, centers, kept, indices_are_sorted=True))
+        features: dict[int, Any] = {}
+        for index in range(len(model.layers)):
             own = params[f"layer{index + 1}"]
-            rows, count = graph.rows[index + 1], graph.edges[index + 1]
-            species = graph.species[:rows]
-            edges = EdgeList(graph.centers[:count], graph.neighbors[:count], rows)
-            convolve = convolution(layer, model, own["radial"], params["bessel"], edges, constant_features=index == 0)
-            sums = convolve(graph.vectors[:count], sent)
-            features = _gather_degrees(layer, own, species, sums, elements)
-            weights = {ell: own["product"][str(ell)][species] for ell in layer.product}
-            out = _mix(own, _contraction(layer.product, weights)(features), skip, species)
-            if index < last:
-                energies.append(out[0][:kept, 0, -1])
-                sent, skip = _next_inputs(model.layers[index + 1], out, species, channels, elements)
-        final = out[0][:kept, 0]
-        energies.append(jax.nn.silu(final) @ params["final"] if len(model.final) == 2 else final[:, 0])
+            features = layer_output(index, own, params["basis"], graph, features)
+            if index in readouts:
+                scalars = features[0][:kept, 0]
+                energies.append(_read(readouts[index], own["readout"], scalars, last=index == last))
         return sum(energies[1:], start=energies[0])
 
     return energy

@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
 from .._errors import ArgumentError, MissingFileError
 from ..graph import Graph
 from ..potential import Potential
-from . import _jax_directory
-from ._description import Description, Layer
+from . import _jax_files
+from ._description import Description, with_elements
 from ._evaluate import energy_function, parameters
 
 
@@ -26,17 +24,20 @@ def load(
     *,
     head: str | None = None,
     elements: Sequence[str] | None = None,
+    features: Mapping[str, float] | None = None,
     kernels: Literal["xla", "oeq"] = "xla",
     gpu: str | None = None,
 ) -> Potential:
     """Load a trained MACE.
 
-    ``path`` is a MACE-JAX directory (``config.json`` and ``params.msgpack``) or a mace-torch ``.model`` file. The
-    latter is a pickle: loading it runs code that the file names, so load only files that you trust; it needs torch and
-    mace-torch (``pip install 'stablemd[torch]'``).
+    ``path`` is a MACE-JAX model (a directory with ``config.json`` and ``params.msgpack``, one of a pair of ``.json``
+    and ``.msgpack`` files, or a ``.ckpt``) or a mace-torch ``.model`` file, compiled or not. Files of mace-torch and
+    ``.ckpt`` are pickles: loading one runs code that it names, so load only files that you trust; mace-torch's
+    need torch and mace-torch (``pip install 'stablemd[torch]'``).
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
-    weights of all others.
+    weights of all others. ``features`` are values of what the model embeds of the whole structure, such as
+    ``{"total_charge": -1, "total_spin": 2}``; without them charge is 0 and spin 1, as in mace-torch.
 
     ``kernels``: "xla" leaves everything to XLA; "oeq" makes the convolutions custom calls of OpenEquivariance's ops,
     which ``liboeq_native`` implements: for the CPU always, for CUDA if ``gpu`` names the GPU (such as "h200") that the
@@ -48,17 +49,20 @@ def load(
     where = Path(path)
     if not where.exists():
         raise MissingFileError(f"{where}: no such file or directory")
-    if where.is_dir():
-        description, chosen = _jax_directory.read(where, head)
+    if _jax_files.is_model(where):
+        description, chosen = _jax_files.read(where, head, dict(features or {}))
         kind = "mace-jax"
     else:
         from . import _torch_file
 
-        description, chosen = _torch_file.read(where, head)
+        description, chosen = _torch_file.read(where, head, dict(features or {}))
         kind = "mace-torch"
     if elements is not None:
         description = _with_elements(description, elements, str(where))
     symbols = tuple(chemical_symbols[number] for number in description.atomic_numbers)
+    source: dict[str, object] = {"kind": kind, "file": where.name, "head": chosen, "kernels": kernels}
+    if features:
+        source["features"] = dict(features)
     platform_energy_fns, targets = _with_kernels(description, kernels, gpu)
     return Potential(
         energy_fn=energy_function(description),
@@ -70,7 +74,7 @@ def load(
         name=where.name,
         platform_energy_fns=platform_energy_fns,
         targets=targets,
-        source={"kind": kind, "file": where.name, "head": chosen, "kernels": kernels},
+        source=source,
     )
 
 
@@ -104,19 +108,4 @@ def _with_elements(description: Description, elements: Sequence[str], where: str
             raise ArgumentError(f"{where} knows no element {symbol!r}: it has {', '.join(known)}")
     if not wanted or len(set(wanted)) != len(wanted):
         raise ArgumentError(f"elements = {wanted} must name each element once")
-    rows = np.array([known.index(symbol) for symbol in wanted])
-    return replace(
-        description,
-        atomic_numbers=tuple(atomic_numbers[symbol] for symbol in wanted),
-        embedding=description.embedding[rows],
-        layers=[_layer_with_elements(layer, rows) for layer in description.layers],
-        atomic_energies=description.atomic_energies[rows],
-    )
-
-
-def _layer_with_elements(layer: Layer, rows: np.ndarray) -> Layer:
-    return replace(
-        layer,
-        skip={ell: matrices[rows] for ell, matrices in layer.skip.items()},
-        product={ell: replace(part, weights=part.weights[rows]) for ell, part in layer.product.items()},
-    )
+    return with_elements(description, tuple(atomic_numbers[symbol] for symbol in wanted))

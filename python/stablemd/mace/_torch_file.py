@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reader of a mace-torch ``.model`` file: a pickled module, to be trusted before it is loaded.
+"""Reader of a mace-torch ``.model`` file: a pickled or compiled module, to be trusted before it is loaded.
 
-torch and mace-torch are needed here and nowhere else. Names follow mace-torch 0.3.12 to 0.3.16. Constants that the file
-keeps rounded (coupling matrices, Bessel prefactor) are taken as they are: they belong to the trained function.
+torch and mace-torch are needed here and nowhere else. Names follow mace-torch 0.3.0 to 0.3.16. A compiled module has
+lost most of its attributes, so what shapes the model is read from the shapes of its tensors wherever they tell it.
+Constants that the file keeps rounded (coupling matrices, Bessel prefactor) are taken as they are: they belong to the
+trained function.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
-from math import isfinite, sqrt
+from collections.abc import Mapping
+from math import isfinite, isqrt, sqrt
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -18,25 +22,29 @@ import numpy as np
 
 from .._errors import ArgumentError, FormatError
 from ._angular import coupling
-from ._assemble import Configuration, Source, assemble, choose_head
-from ._description import Description
+from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source, assemble, choose_head
+from ._basis import reduced_polynomials
+from ._description import Basis, Description, Repulsion, Transform
+from ._embedding import read_features
 from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
-from ._refuse import MAX_ELL, check_block, check_fields, check_hidden, check_numbers, unsupported
+from ._refuse import MAX_ELL, Irreps, check_hidden, check_irreps, check_numbers, unsupported
 
-_FIELDS = (
-    "apply_cutoff",
-    "edge_irreps",
-    "embedding_specs",
-    "pair_repulsion",
-    "use_agnostic_product",
-    "use_edge_irreps_first",
-    "use_last_readout_only",
-    "use_so3",
-)
+_MODELS = ("MACE", "ScaleShiftMACE")
+_READOUTS = {
+    "LinearReadoutBlock": "linear",
+    "NonLinearReadoutBlock": "nonlinear",
+    "NonLinearBiasReadoutBlock": "bias",
+}
+_BASES = {"BesselBasis": "bessel", "GaussianBasis": "gaussian", "ChebychevBasis": "chebyshev"}
+#: Second-moment factors, by which a compiled module tells its activation.
+_FACTORS = {"silu": 1.6791, "tanh": 1.5925, "abs": 1.0}
 
 
-def _unpickle(path: FilePath) -> Any:
-    # What torch, e3nn and mace say while they are imported is not about the user's file.
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def unpickle(path: FilePath) -> Any:
+    """The module in a file. What torch, e3nn and mace say while they are imported is not about the user's file."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return _unpickle_aloud(path)
@@ -52,20 +60,54 @@ def _unpickle_aloud(path: FilePath) -> Any:
         ) from None
     try:
         return torch.load(path, map_location="cpu", weights_only=False)
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            f"{path}: the file names classes of {error.name}, which is not installed: pip install {error.name}"
+        ) from None
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FormatError(f"{path}: neither a MACE-JAX directory nor a mace-torch model, or damaged ({line})") from None
+        raise FormatError(f"{path}: neither a MACE-JAX model nor a mace-torch model, or damaged ({line})") from None
+
+
+def unwrap(module: Any) -> tuple[Any, int | None]:
+    """The MACE inside of what LAMMPS' interfaces of mace-torch wrap round it, and the head that they chose."""
+    head = None
+    while not hasattr(module, "interactions") and (hasattr(module, "model") or hasattr(module, "_orig_mod")):
+        if getattr(module, "head", None) is not None:
+            head = int(module.head.reshape(-1)[0])
+        module = module.model if hasattr(module, "model") else module._orig_mod
+    return module, head
 
 
 def _name(thing: Any) -> str:
     return getattr(thing, "original_name", type(thing).__name__)
 
 
+def _irreps(irreps: Any) -> Irreps:
+    if isinstance(irreps, str):
+        from e3nn.o3 import Irreps as Parsed
+
+        irreps = Parsed(irreps)
+    return [(int(mul), int(ir.l), int(ir.p)) for mul, ir in irreps]
+
+
+def _attribute(module: Any, *names: str) -> Any:
+    """An attribute of an attribute, or None where a compiled module has none."""
+    for name in names:
+        module = getattr(module, name, None)
+    return module
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
 class _TorchSource(Source):
     """The tensors of a mace-torch module."""
 
-    def __init__(self, path: FilePath, model: Any, config: Configuration) -> None:
-        self.path, self.model, self.config = path, model, config
+    config: Configuration
+
+    def __init__(self, path: FilePath, model: Any) -> None:
+        self.path, self.model = path, model
         self.state = model.state_dict()
 
     def find(self, name: str) -> np.ndarray | None:
@@ -76,29 +118,42 @@ class _TorchSource(Source):
             raise FormatError(f"{self.path}: {name} holds values that are not finite")
         return values
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self.state:
+            raise FormatError(f"{self.path}: tensor {name} is missing")
+        return tuple(self.state[name].shape)
+
     def radial_matrix(self, name: str, inputs: int, outputs: int) -> np.ndarray:
         return self.tensor(name, inputs * outputs).reshape(inputs, outputs) / sqrt(inputs)
 
-    def per_head(self, name: str, heads: int) -> np.ndarray:
-        values = self.find(name)
-        if values is None and name.startswith("scale_shift."):
-            return np.full(heads, 1.0 if name.endswith("scale") else 0.0)
-        values = self.get(name)
-        shape = (len(self.config.atomic_numbers),) if name.startswith("atomic_energies") else ()
-        count = int(np.prod(shape, dtype=int))
-        if values.size not in (count, heads * count):
-            raise FormatError(f"{self.path}: tensor {name} has shape {values.shape}, needs {(heads, *shape)}")
-        return np.broadcast_to(values.reshape(-1, *shape), (heads, *shape))
+    def dense(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
+        matrix = self.tensor(f"{name}.weight", inputs * outputs).reshape(outputs, inputs).T.copy()
+        return matrix, self.tensor(f"{name}.bias", outputs) if bias else None
 
-    def activation_scale(self, block: str) -> float:
+    def norm(self, name: str, width: int) -> np.ndarray:
+        return np.stack([self.tensor(f"{name}.weight", width), self.tensor(f"{name}.bias", width)])
+
+    def activation(self, block: str) -> tuple[str, float]:
         module = self.model.get_submodule(block)
-        activation = module.acts[0] if hasattr(module, "acts") else module.act
-        function = _name(getattr(activation, "f", activation)).lower()
-        if getattr(activation, "f", None) is not None and hasattr(activation.f, "__name__"):
-            function = activation.f.__name__.lower()
-        if function not in ("silu", "swish"):
-            raise unsupported(str(self.path), f"{block} activation", function)
-        return float(activation.cst)
+        activation = next(iter(module.acts)) if hasattr(module, "acts") else module.act
+        if activation is None or _name(activation) == "Identity":
+            return "none", 1.0
+        factor = getattr(activation, "cst", None)
+        function = getattr(activation, "f", activation)
+        if factor is None:
+            return _name(function).lower(), 1.0
+        factor = float(factor)
+        if hasattr(function, "__name__") and function is not activation:
+            name = function.__name__.lower()
+        else:
+            name = next((name for name, usual in _FACTORS.items() if abs(factor - usual) < 0.01), "unknown")
+        return {"swish": "silu"}.get(name, name), factor
+
+    def gate_scales(self, layer: int) -> tuple[float, float]:
+        gate = self.model.interactions[layer].equivariant_nonlin
+        if hasattr(gate, "_scalar_cst"):
+            return float(gate._scalar_cst), float(gate._gate_cst)
+        return float(gate.act_scalars.acts[0].cst), float(gate.act_gates.acts[0].cst)
 
     def coupling(self, layer: int, path: tuple[int, int, int]) -> np.ndarray:
         ours = coupling(*path)
@@ -114,10 +169,15 @@ class _TorchSource(Source):
     def polynomials(self, layer: int, output: int) -> Polynomials:
         """From the coupling matrices in the file, whichever basis they span."""
         config = self.config
-        index = config.out_degrees(layer).index(output)
-        name = f"products.{layer}.symmetric_contractions.contractions.{index}"
-        size, elements = (config.max_ell + 1) ** 2, len(config.atomic_numbers)
-        correlation = config.correlation[layer]
+        correlation = config.interactions[layer].correlation
+        elements = 1 if config.agnostic_product else config.elements
+        whole = f"products.{layer}.symmetric_contractions"
+        if f"{whole}.weight" in self.state:
+            shape = (config.max_ell, correlation, elements)
+            tensors = self.get(f"{whole}.weight"), self.find(f"{whole}.projection")
+            return reduced_polynomials(str(self.path), whole, shape, config.out_degrees(layer), tensors)[output]
+        name = f"{whole}.contractions.{config.out_degrees(layer).index(output)}"
+        size = (config.max_ell + 1) ** 2
         parts = []
         for degree in range(1, correlation + 1):
             matrix = self.get(f"{name}.U_matrix_{degree}")
@@ -128,105 +188,215 @@ class _TorchSource(Source):
                 )
             key = f"{name}.weights_max" if degree == correlation else f"{name}.weights.{correlation - degree - 1}"
             weights = self.get(key)
-            if weights.shape != (elements, matrix.shape[-1], config.channels):
-                needed = (elements, matrix.shape[-1], config.channels)
+            needed = (elements, matrix.shape[-1], config.channels)
+            if weights.shape != needed:
                 raise FormatError(f"{self.path}: tensor {key} has shape {weights.shape}, needs {needed}")
             dense = matrix if output else matrix[None]
             parts.append((degree, dense_to_coefficients(dense, degree), weights))
         return from_coefficients(parts, size)
 
+    def repulsion(self, config: Configuration) -> Repulsion | None:
+        if not hasattr(self.model, "pair_repulsion_fn"):
+            return None
+        name = "pair_repulsion_fn"
+        numbers = np.array(config.atomic_numbers)
+        # 0.529 Angstrom is the reference's Bohr radius; it raises the numbers to the power in its own precision.
+        exponent = self.number(f"{name}.a_exp")
+        return Repulsion(
+            charges=numbers.astype(float),
+            powers=numbers**exponent,
+            length=0.529 * self.number(f"{name}.a_prefactor"),
+            coefficients=self.tensor(f"{name}.c", 4),
+            radii=self.get(f"{name}.covalent_radii")[numbers],
+            power=int(self.number(f"{name}.p")),
+        )
 
-def _irreps(irreps: Any) -> list[tuple[int, int, int]]:
-    if isinstance(irreps, str):
-        from e3nn.o3 import Irreps
 
-        irreps = Irreps(irreps)
-    return [(int(mul), int(ir.l), int(ir.p)) for mul, ir in irreps]
+# ---- configuration ---------------------------------------------------------------------------------------------------
 
 
-def _check(path: FilePath, model: Any) -> None:
-    where = str(path)
-    fields = {field: getattr(model, field) for field in _FIELDS if hasattr(model, field)}
-    radial = model.radial_embedding
-    fields["radial_type"] = {"BesselBasis": "bessel"}.get(_name(radial.bessel_fn), _name(radial.bessel_fn))
-    if hasattr(radial, "distance_transform"):
-        fields["distance_transform"] = _name(radial.distance_transform)
-    fields["apply_cutoff"] = bool(getattr(radial, "apply_cutoff", True))
-    for field in ("joint_embedding", "embedding_readout", "les"):
+def _check(source: _TorchSource) -> None:
+    where, model = str(source.path), source.model
+    if _name(model) not in _MODELS:
+        raise unsupported(where, "model class", _name(model))
+    for field in ("les", "lora", "coulomb_energy"):
         if hasattr(model, field):
             raise unsupported(where, field, _name(getattr(model, field)))
-    check_fields(where, fields)
-    for index, product in enumerate(model.products):
-        contraction = product.symmetric_contractions
-        if not hasattr(contraction, "contractions"):
-            raise unsupported(where, f"products.{index}.symmetric_contractions", _name(contraction))
-    for index, readout in enumerate(model.readouts):
-        last = index == len(model.readouts) - 1 and index > 0
-        allowed = ("LinearReadoutBlock", "NonLinearReadoutBlock") if last else ("LinearReadoutBlock",)
-        if _name(readout) not in allowed:
-            raise unsupported(where, f"readouts.{index}", _name(readout))
-    if len(model.readouts) != len(model.interactions):
-        raise unsupported(where, "number of readouts", len(model.readouts))
+    for index, block in enumerate(model.interactions):
+        if _name(block) not in BLOCKS:
+            raise unsupported(where, f"interactions.{index}", _name(block))
 
 
-def _configuration(path: FilePath, model: Any) -> Configuration:
-    where = str(path)
-    if _name(model) not in ("MACE", "ScaleShiftMACE"):
-        raise unsupported(where, "model class", _name(model))
-    _check(path, model)
-    interactions, products = list(model.interactions), list(model.products)
-    blocks = tuple(
-        check_block(where, f"interactions.{index}", _name(block)) for index, block in enumerate(interactions)
-    )
-    # Only the last layer's features lose their higher degrees.
-    hidden = interactions[-1].node_feats_irreps if len(interactions) > 1 else interactions[0].hidden_irreps
-    channels, degrees = check_hidden(where, _irreps(hidden))
-    if _irreps(products[-1].symmetric_contractions.irreps_out) != [(channels, 0, 1)]:
-        raise unsupported(where, "features of the last layer", products[-1].symmetric_contractions.irreps_out)
-    max_ell = max(ell for _, ell, _ in _irreps(interactions[0].edge_attrs_irreps))
+def _out_degrees(source: _TorchSource, index: int, channels: int, proper: bool) -> tuple[int, ...]:
+    """Degrees of the features that a layer makes, from the coupling matrices or else the linear layer behind them."""
+    where, name = str(source.path), f"products.{index}"
+    irreps = _attribute(source.model.products[index], "linear", "irreps_out")
+    if irreps is not None:
+        found, degrees = check_hidden(where, _irreps(str(irreps)), proper=proper)
+        if found != channels:
+            raise unsupported(where, "hidden_irreps", irreps)
+        return degrees
+    first = f"{name}.symmetric_contractions.contractions"
+    degrees = []
+    while f"{first}.{len(degrees)}.U_matrix_1" in source.state:
+        shape = source.shape(f"{first}.{len(degrees)}.U_matrix_1")
+        degrees.append((shape[0] - 1) // 2 if len(shape) == 3 else 0)
+    count = source.get(f"{name}.linear.weight").size // channels**2
+    return tuple(degrees) if degrees else tuple(range(count))
+
+
+def _sent(source: _TorchSource, index: int, enters: tuple[int, ...], channels: int, proper: bool) -> dict[int, int]:
+    """Channels of what is sent to neighbours."""
+    where = str(source.path)
+    irreps = _attribute(source.model.interactions[index], "linear_up", "irreps_out")
+    if irreps is not None:
+        return check_irreps(where, "edge_irreps", _irreps(str(irreps)), proper=proper)
+    if source.get(f"interactions.{index}.linear_up.weight").size != len(enters) * channels**2:
+        raise unsupported(where, "edge_irreps", "other than the hidden irreps in a compiled model")
+    return dict.fromkeys(enters, channels)
+
+
+def _correlation(source: _TorchSource, index: int) -> int:
+    name = f"products.{index}.symmetric_contractions"
+    if f"{name}.weight" in source.state:
+        return int(source.model.products[index].symmetric_contractions.contraction_degree)
+    degree = 0
+    while f"{name}.contractions.0.U_matrix_{degree + 1}" in source.state:
+        degree += 1
+    if not degree:
+        raise FormatError(f"{source.path}: tensor {name}.contractions.0.U_matrix_1 is missing")
+    return degree
+
+
+def _radial_widths(source: _TorchSource, index: int) -> tuple[int, ...]:
+    """Hidden widths of the radial network."""
+    pattern = re.compile(rf"interactions\.{index}\.conv_tp_weights\.(?:layer|net\.)(\d+)\.weight")
+    layers = sorted((int(match[1]), key) for key in source.state if (match := pattern.fullmatch(key)))
+    # Layer norms stand between the matrices of the second kind.
+    shapes = [shape for _, key in layers if len(shape := source.shape(key)) == 2]
+    widths = [shape[0] if ".net." in layers[0][1] else shape[1] for shape in shapes]
+    return tuple(widths[:-1])
+
+
+def _average(source: _TorchSource, index: int) -> float:
+    average = float(source.model.interactions[index].avg_num_neighbors)
+    if not isfinite(average) or average <= 0:
+        raise unsupported(str(source.path), f"avg_num_neighbors of interactions.{index}", average)
+    return average
+
+
+def _interactions(source: _TorchSource, channels: int, proper: bool) -> tuple[Interaction, ...]:
+    found: list[Interaction] = []
+    for index, block in enumerate(source.model.interactions):
+        enters = found[-1].leaves if found else (0,)
+        found.append(
+            Interaction(
+                block=_name(block),
+                enters=enters,
+                leaves=_out_degrees(source, index, channels, proper),
+                sent=_sent(source, index, enters, channels, proper),
+                correlation=_correlation(source, index),
+                average=_average(source, index),
+                radial=_radial_widths(source, index),
+            )
+        )
+    return tuple(found)
+
+
+def _readout_shapes(source: _TorchSource, channels: int, heads: int) -> tuple[ReadoutShape, ...]:
+    where, blocks = str(source.path), list(source.model.readouts)
+    layers = len(list(source.model.interactions))
+    if len(blocks) not in (1, layers):
+        raise unsupported(where, "number of readouts", len(blocks))
+    shapes = []
+    for index, block in enumerate(blocks):
+        kind = _READOUTS.get(_name(block))
+        if kind is None:
+            raise unsupported(where, f"readouts.{index}", _name(block))
+        hidden, width = getattr(block, "hidden_irreps", None), 0
+        if kind != "linear":
+            if hidden is not None and [irrep[1:] for irrep in _irreps(str(hidden))] != [(0, 1)]:
+                raise unsupported(where, "MLP_irreps", hidden)
+            width = source.get(f"readouts.{index}.linear_2.weight").size // heads**2
+        shapes.append(ReadoutShape(layers - 1 if len(blocks) == 1 else index, kind, width))
+    return tuple(shapes)
+
+
+def _max_ell(source: _TorchSource) -> int:
+    name = "products.0.symmetric_contractions.contractions.0.U_matrix_1"
+    known = name in source.state
+    max_ell = isqrt(source.shape(name)[-2]) - 1 if known else int(source.model.spherical_harmonics._lmax)
     if max_ell > MAX_ELL:
-        raise unsupported(where, "max_ell", max_ell)
-    heads = tuple(str(head) for head in getattr(model, "heads", None) or ["Default"])
-    averages = {float(block.avg_num_neighbors) for block in interactions}
-    average = averages.pop()
-    if averages or not isfinite(average) or average <= 0:
-        raise unsupported(where, "avg_num_neighbors", sorted({average, *averages}))
+        raise unsupported(str(source.path), "max_ell", max_ell)
+    return max_ell
+
+
+def _configuration(source: _TorchSource, features: Mapping[str, float]) -> Configuration:
+    where, model = str(source.path), source.model
+    _check(source)
+    numbers = check_numbers(where, [int(number) for number in model.atomic_numbers])
+    channels = source.get("node_embedding.linear.weight").size // len(numbers)
+    proper = bool(getattr(model, "use_so3", False))
+    names = [str(name) for name in getattr(model, "heads", None) or [] if name is not None]
+    heads = tuple(names) or ("Default",)
+    agnostic = any(bool(getattr(product, "use_agnostic_product", False)) for product in model.products)
     return Configuration(
-        cutoff=float(model.r_max),
-        cutoff_power=int(model.radial_embedding.cutoff_fn.p),
-        max_ell=max_ell,
-        atomic_numbers=check_numbers(where, [int(number) for number in model.atomic_numbers]),
-        blocks=blocks,
-        correlation=tuple(int(product.symmetric_contractions.contractions[0].correlation) for product in products),
+        cutoff=source.number("r_max"),
+        cutoff_power=int(source.number("radial_embedding.cutoff_fn.p")),
+        apply_cutoff=bool(getattr(model.radial_embedding, "apply_cutoff", True)),
+        max_ell=_max_ell(source),
+        proper=proper,
+        atomic_numbers=numbers,
         channels=channels,
-        degrees=degrees,
-        readout_width=_readout_width(where, model.readouts[-1], len(heads)),
-        avg_num_neighbors=average,
+        interactions=_interactions(source, channels, proper),
+        readouts=_readout_shapes(source, channels, len(heads)),
+        agnostic_product=agnostic,
         heads=heads,
+        features=read_features(where, getattr(model, "embedding_specs", None), features),
     )
 
 
-def _readout_width(where: str, readout: Any, heads: int) -> int:
-    if _name(readout) == "LinearReadoutBlock":
-        return 0
-    irreps = _irreps(readout.hidden_irreps)
-    if len(irreps) != 1 or irreps[0][1:] != (0, 1) or irreps[0][0] % heads:
-        raise unsupported(where, "MLP_irreps", readout.hidden_irreps)
-    return irreps[0][0] // heads
+def _transform(source: _TorchSource, config: Configuration) -> Transform | None:
+    module = getattr(source.model.radial_embedding, "distance_transform", None)
+    if module is None:
+        return None
+    name = "radial_embedding.distance_transform"
+    kinds = {"AgnesiTransform": ("agnesi", ("q", "p", "a")), "SoftTransform": ("soft", ("alpha",))}
+    if _name(module) not in kinds:
+        raise unsupported(str(source.path), "distance_transform", _name(module))
+    kind, parameters = kinds[_name(module)]
+    radii = source.get(f"{name}.covalent_radii")[np.array(config.atomic_numbers)]
+    return Transform(kind, tuple(source.number(f"{name}.{parameter}") for parameter in parameters), radii)
 
 
-def read(path: FilePath, head: str | None) -> tuple[Description, str]:
+def _basis(source: _TorchSource, config: Configuration) -> tuple[Basis, float]:
+    """The radial basis and the factor before it."""
+    module, name = source.model.radial_embedding.bessel_fn, "radial_embedding.bessel_fn"
+    kind = _BASES.get(_name(module))
+    transform = _transform(source, config)
+    if kind == "bessel":
+        numbers = source.get(f"{name}.bessel_weights").reshape(-1)
+        return Basis(kind, numbers, transform=transform), source.number(f"{name}.prefactor")
+    if kind == "gaussian":
+        numbers = source.get(f"{name}.gaussian_weights").reshape(-1)
+        return Basis(kind, numbers, sqrt(-0.5 / float(module.coeff)), transform), 1.0
+    if kind == "chebyshev":
+        return Basis(kind, source.get(f"{name}.n").reshape(-1), transform=transform), 1.0
+    raise unsupported(str(source.path), "radial_type", _name(module))
+
+
+def read(path: FilePath, head: str | None, features: Mapping[str, float]) -> tuple[Description, str]:
     """The model in ``path`` for one head, and the head's name."""
-    model = _unpickle(path)
+    model, wrapped = unwrap(unpickle(path))
+    if not hasattr(model, "state_dict"):
+        raise unsupported(str(path), "model class", _name(model))
+    source = _TorchSource(path, model)
     try:
-        config = _configuration(path, model)
+        config = source.config = _configuration(source, features)
+        basis, prefactor = _basis(source, config)
     except AttributeError as error:
         raise FormatError(f"{path}: {_name(model)} is not a MACE that this version knows ({error})") from None
+    if head is None and wrapped is not None and wrapped < len(config.heads):
+        head = config.heads[wrapped]
     chosen = choose_head(config.heads, head, str(path))
-    source = _TorchSource(path, model, config)
-    bessel = source.get("radial_embedding.bessel_fn.bessel_weights")
-    radial = [bessel.size, *(int(width) for width in model.interactions[0].conv_tp_weights.hs[1:-1])]
-    prefactor = float(source.tensor("radial_embedding.bessel_fn.prefactor", 1)[0])
-    return assemble(source, config, bessel=bessel, prefactor=prefactor, radial=radial, head=chosen), config.heads[
-        chosen
-    ]
+    return assemble(source, config, basis=basis, prefactor=prefactor, head=chosen), config.heads[chosen]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every architecture that mace-torch trains, with random weights, against mace-torch in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch_models
+from evaluation import Evaluator
+from scipy.spatial.transform import Rotation
+from stablemd.mace import load
+from torch_models import STRUCTURES, build, fresh_seed, torch
+
+MP_0 = {
+    "first": "Residual",
+    "other": "Residual",
+    "max_ell": 3,
+    "num_bessel": 8,
+    "num_polynomial_cutoff": 5,
+    "r_max": 6.0,
+    "numbers": range(1, 90),
+}
+MPA_0 = {
+    **MP_0,
+    "first": "Density",
+    "other": "DensityResidual",
+    "num_bessel": 10,
+    "distance_transform": "Agnesi",
+    "pair_repulsion": True,
+}
+MH_1 = {
+    "first": "ResidualNonLinear",
+    "other": "ResidualNonLinear",
+    "max_ell": 3,
+    "num_bessel": 8,
+    "num_polynomial_cutoff": 5,
+    "r_max": 6.0,
+    "apply_cutoff": False,
+    "use_agnostic_product": True,
+    "edge_irreps": "3x0e+3x1o+3x2e+3x3o",
+    "use_edge_irreps_first": True,
+    "use_last_readout_only": True,
+    "readout_cls": "NonLinearBiasReadoutBlock",
+    "heads": 2,
+}
+#: Hyperparameters of published models, with few channels.
+FOUNDATIONS = {
+    "MACE-MP-0 small": {**MP_0, "hidden": "4x0e"},
+    "MACE-MP-0 medium": {**MP_0, "hidden": "3x0e+3x1o"},
+    "MACE-MP-0 large": {**MP_0, "hidden": "2x0e+2x1o+2x2e"},
+    "MACE-MPA-0": {**MPA_0, "hidden": "3x0e+3x1o"},
+    "MACE-OMAT-0": {**MPA_0, "hidden": "3x0e+3x1o"},
+    "MACE-OFF23 small": {**MP_0, "hidden": "4x0e", "r_max": 4.5, "numbers": [1, 6, 7, 8, 9, 14, 15, 16, 17, 35, 53]},
+    "MACE-OFF23 medium": {**MP_0, "hidden": "3x0e+3x1o", "r_max": 5.0, "numbers": [1, 6, 7, 8, 9, 14, 15, 16, 17, 35]},
+    "MACE-MH-1": {**MH_1, "hidden": "4x0e+4x1o"},
+}
+CASES = {
+    **FOUNDATIONS,
+    "first block without residual": {"first": "", "scaled": False},
+    "no residual": {"first": "", "other": "", "hidden": "4x0e"},
+    "density, no residual": {"first": "Density", "other": "Density"},
+    "density, residual first": {"first": "DensityResidual", "other": "DensityResidual", "apply_cutoff": False},
+    "nonlinear after residual": {"first": "Residual", "other": "ResidualNonLinear", "apply_cutoff": False},
+    "nonlinear, cutoff in the basis": {"first": "ResidualNonLinear", "other": "ResidualNonLinear"},
+    "nonlinear, then plain": {"first": "ResidualNonLinear", "other": "", "apply_cutoff": False},
+    "soft transform": {"distance_transform": "Soft"},
+    "Agnesi transform, gaussian": {"distance_transform": "Agnesi", "radial_type": "gaussian"},
+    "gaussian, cutoff of the weights": {"radial_type": "gaussian", "apply_cutoff": False},
+    "chebyshev": {"radial_type": "chebyshev", "distance_transform": "Agnesi"},
+    "repulsion, unscaled": {"pair_repulsion": True, "scaled": False, "num_polynomial_cutoff": 5},
+    "correlation 1": {"correlation": 1},
+    "correlation 2, max_ell 3": {"correlation": 2, "max_ell": 3},
+    "correlation 4": {"correlation": 4, "hidden": "3x0e+3x1o", "max_ell": 1},
+    "correlation by layer": {"correlation": [3, 2]},
+    "max_ell 1": {"max_ell": 1},
+    "max_ell 4": {"max_ell": 4, "hidden": "3x0e+3x1o", "correlation": 2},
+    "hidden l = 2": {"hidden": "3x0e+3x1o+3x2e"},
+    "hidden l = 0 and 2": {"hidden": "3x0e+3x2e"},
+    "edges of other widths": {"edge_irreps": "5x0e+2x1o"},
+    "edges of other widths, first too": {"edge_irreps": "5x0e+2x1o", "use_edge_irreps_first": True},
+    "edges with a degree that no feature has": {"edge_irreps": "4x0e+3x1o+2x2e", "hidden": "4x0e+4x1o"},
+    "agnostic product": {"use_agnostic_product": True},
+    "rotations only": {"use_so3": True, "hidden": "4x0e+4x1e"},
+    "last readout only": {"use_last_readout_only": True},
+    "readout with biases": {"readout_cls": "NonLinearBiasReadoutBlock", "heads": 2},
+    "gate tanh": {"gate": torch.tanh},
+    "gate abs": {"gate": torch.abs},
+    "no gate": {"gate": None},
+    "one layer": {"num_interactions": 1},
+    "three layers": {"num_interactions": 3, "max_ell": 1},
+    "three layers, density": {"num_interactions": 3, "max_ell": 1, "first": "Density", "other": "DensityResidual"},
+    "three layers, nonlinear": {
+        "num_interactions": 3, "max_ell": 1, "first": "ResidualNonLinear", "other": "ResidualNonLinear",
+        "apply_cutoff": False,
+    },
+    "higher degrees in the last layer": {"keep_last_layer_irreps": True},
+    "one element": {"numbers": [14]},
+    "two heads": {"heads": 2},
+}  # fmt: skip
+
+#: What computes with numbers of another size than the rest.
+ALSO_SINGLE = {"soft transform", "chebyshev", "repulsion, unscaled", "gaussian, cutoff of the weights", "correlation 4"}
+
+
+@pytest.fixture
+def rng():
+    seed = fresh_seed()
+    print(f"structures: seed {seed}")
+    return np.random.default_rng(seed)
+
+
+def structures(rng, numbers):
+    made = [make(rng) for make in STRUCTURES]
+    for atoms in made:
+        known = sorted(numbers)
+        atoms.numbers[~np.isin(atoms.numbers, known)] = known[-1]
+    return made
+
+
+def roomy(evaluator, frames):
+    """Rows and edges that fit every frame, so that one program does for all."""
+    graphs = [evaluator.fold(atoms).graph for atoms in frames]
+    return max(graph.rows[0] for graph in graphs), max(graph.edges[0] for graph in graphs)
+
+
+def agree(model, potential, frames, *, features=None, head=None, single=False):
+    """All structures in float64, and in float32 if ``single``."""
+    evaluate = Evaluator(potential, quick=True)
+    evaluate_single = Evaluator(potential, np.float32, quick=True) if single else None
+    least = roomy(evaluate, frames)
+    for atoms in frames:
+        expected = torch_models.evaluate(model, atoms, head, features)
+        double = evaluate(atoms, least=least)
+        largest = np.abs(expected.forces).max()
+        assert abs(double.energy - expected.energy) < 1e-8 * len(atoms)
+        if not features:
+            assert np.abs(double.energies - expected.energies).max() < 1e-8
+        assert np.abs(double.forces - expected.forces).max() < 1e-7
+        assert np.abs(double.stress - expected.stress).max() < 1e-8
+        if evaluate_single is not None:
+            assert np.abs(evaluate_single(atoms, least=least).forces - expected.forces).max() <= 2e-5 * largest
+
+
+def saved(model, path, **options):
+    torch.save(model, path)
+    return load(path, **options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_mace_torch(tmp_path, rng, name):
+    model = build(**CASES[name])
+    head = model.heads[-1]
+    frames = structures(rng, [int(number) for number in model.atomic_numbers])
+    symbols = sorted({symbol for atoms in frames for symbol in atoms.symbols})
+    potential = saved(model, tmp_path / "some.model", head=head, elements=symbols)
+    agree(model, potential, frames, head=head, single=name in FOUNDATIONS or name in ALSO_SINGLE)
