@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch_models
 from evaluation import Evaluator
-from scipy.spatial.transform import Rotation
 from stablemd.mace import load
 from torch_models import STRUCTURES, build, fresh_seed, torch
 

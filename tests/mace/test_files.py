@@ -89,22 +89,17 @@ def test_random_bytes(model, name):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("interaction_cls", "RealAgnosticDensityInteractionBlock"),
-        ("interaction_cls_first", "RealAgnosticResidualNonLinearInteractionBlock"),
+        ("interaction_cls", "RealAgnosticAttResidualInteractionBlock"),
+        ("interaction_cls_first", "ResidualElementDependentInteractionBlock"),
         ("interaction_cls", None),
-        ("readout_cls", "NonLinearBiasReadoutBlock"),
-        ("radial_type", "gaussian"),
-        ("distance_transform", "Agnesi"),
-        ("pair_repulsion", True),
-        ("embedding_specs", {"charge": {}}),
-        ("apply_cutoff", False),
-        ("use_so3", True),
-        ("use_agnostic_product", True),
-        ("use_last_readout_only", True),
-        ("use_embedding_readout", True),
+        ("readout_cls", "NonLinearDipoleReadoutBlock"),
+        ("radial_type", "morse"),
+        ("distance_transform", "Tanh"),
+        ("embedding_specs charge per", "node"),
+        ("embedding_specs charge type", "vector"),
         ("use_edge_irreps_first", True),
-        ("edge_irreps", "32x0e"),
-        ("gate", "tanh"),
+        ("edge_irreps", "32x0e+32x1e"),
+        ("gate", "relu"),
         ("torch_model_class", "AtomicDipolesMACE"),
         ("correlation", 5),
         ("correlation", [3]),
@@ -115,7 +110,13 @@ def test_random_bytes(model, name):
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(model, field, value):
-    set_field(model, **{field: value})
+    if field.startswith("embedding_specs"):
+        usual = {"type": "continuous", "per": "graph", "emb_dim": 4}
+        set_field(model, embedding_specs={"charge": {**usual, field.split()[-1]: value}})
+    elif field == "use_edge_irreps_first":
+        set_field(model, edge_irreps="32x0e", use_edge_irreps_first=value)
+    else:
+        set_field(model, **{field: value})
     refuse(model, f"config.json: cannot evaluate a MACE with {field} = ")
 
 
@@ -133,6 +134,8 @@ def test_what_is_not_implemented_is_refused_by_name(model, field, value):
         ("hidden_irreps", "sixty-four", "hidden_irreps = sixty-four are no irreps"),
         ("heads", [1], "heads = .* must be a list of names"),
         ("radial_MLP", [64, 0], "radial_MLP = .* must be a list of positive integers"),
+        ("apply_cutoff", "no", "apply_cutoff = no must be true or false"),
+        ("edge_irreps", "3y0e", "edge_irreps = 3y0e are no irreps"),
     ],
 )
 def test_fields_with_impossible_values(model, field, value, message):
@@ -152,7 +155,8 @@ def test_a_missing_field(model):
     [
         ("interactions 1 linear_up weight", None, "tensor interactions.1.linear_up.weight is missing"),
         ("interactions 0 skip_tp weight", np.ones((1, 4)), r"skip_tp.weight has shape \(1, 4\), needs 8192"),
-        ("products 0 symmetric_contractions weight", np.ones((2, 27, 64)), r"needs \(2, 28, 64\)"),
+        ("products 0 symmetric_contractions weight", np.ones((2, 27, 64)), r"needs \(2, 28\) \+ channels"),
+        ("products 0 symmetric_contractions weight", np.ones((2, 28, 32)), r"shape \(2, 28, 32\), needs 64 channels"),
         ("products 0 symmetric_contractions projection", np.ones((28, 12)), r"projection has shape \(28, 12\), needs"),
         ("readouts 0 linear weight", np.full((1, 64), np.nan), "linear.weight holds values that are not finite"),
         ("readouts 0 linear weight", np.ones((1, 64), complex), "readouts.0.linear.weight is not a real array"),

@@ -1,133 +1,192 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models made on the spot with mace-torch: what the trained ones do not cover."""
+"""Forms of mace-torch files: heads, precisions, wrappers, compiled modules, embeddings; and files that are none."""
 
 from __future__ import annotations
 
-import ase
+import contextlib
+import io
+
 import numpy as np
 import pytest
+import torch_models
 from evaluation import Evaluator
 from stablemd.mace import load
-
-torch = pytest.importorskip("torch", reason="mace-torch files need torch")
-modules = pytest.importorskip("mace.modules", reason="mace-torch files need mace-torch")
-
-HEADS = ["pbe", "r2scan"]
-NUMBERS = [1, 6, 8]
+from torch_models import HEADS, build, double_precision, fresh_seed, torch, triclinic_crystal
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+@pytest.fixture
+def rng():
+    return np.random.default_rng(fresh_seed())
 
 
-def build(hidden="8x0e+8x1o", first="RealAgnosticResidualInteractionBlock", scaled=True, **changes):
-    from e3nn import o3
-
-    options = {
-        "r_max": 4.5,
-        "num_bessel": 5,
-        "num_polynomial_cutoff": 6,
-        "max_ell": 2,
-        "interaction_cls": modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
-        "interaction_cls_first": modules.interaction_classes[first],
-        "num_interactions": 2,
-        "num_elements": len(NUMBERS),
-        "hidden_irreps": o3.Irreps(hidden),
-        "MLP_irreps": o3.Irreps("6x0e"),
-        "gate": torch.nn.functional.silu,
-        "atomic_energies": np.array([[-13.0, -1000.0, -2000.0], [-14.0, -1001.0, -2002.0]]),
-        "avg_num_neighbors": 7.5,
-        "atomic_numbers": NUMBERS,
-        "correlation": 3,
-        "radial_MLP": [16, 16],
-        "radial_type": "bessel",
-        "heads": HEADS,
-        **changes,
-    }
-    if len(options["heads"]) == 1:
-        options["atomic_energies"] = options["atomic_energies"][:1]
-    torch.manual_seed(int(np.random.SeedSequence().generate_state(1)[0]))
-    if not scaled:
-        return modules.MACE(**options)
-    factors = np.array([0.7, 1.3])[: len(options["heads"])]
-    return modules.ScaleShiftMACE(**options, atomic_inter_scale=factors, atomic_inter_shift=0.1 * factors)
-
-
-def torch_energies_and_forces(model, atoms, head):
-    from mace import data
-    from mace.tools import AtomicNumberTable, torch_geometric
-
-    configuration = data.config_from_atoms(atoms, head_name=head)
-    table = AtomicNumberTable(NUMBERS)
-    entry = data.AtomicData.from_config(configuration, table, float(model.r_max), heads=list(model.heads))
-    batch = next(iter(torch_geometric.dataloader.DataLoader([entry], batch_size=1)))
-    out = model(batch.to_dict(), compute_force=True)
-    return out["node_energy"].detach().numpy(), out["forces"].detach().numpy()
-
-
-def structure() -> ase.Atoms:
-    rng = np.random.default_rng()
-    return ase.Atoms("COHHCO", positions=rng.uniform(0, 3.2, (6, 3)), cell=[5.0, 5.5, 6.0], pbc=True)
-
-
-def compare(model, path, head=None):
-    torch.save(model, path)
-    atoms = structure()
-    energies, forces = torch_energies_and_forces(model, atoms, head or model.heads[0])
-    potential = load(path, head=head)
-    result = Evaluator(potential)(atoms)
-    scale = max(1.0, np.abs(forces).max())
-    assert np.abs(result.energies - energies).max() < 1e-9 * scale
-    assert np.abs(result.forces - forces).max() < 1e-8 * scale
+def compare(model, path, head=None, features=None, **options):
+    """The file against the model itself."""
+    atoms = triclinic_crystal(np.random.default_rng(fresh_seed()))
+    expected = torch_models.evaluate(model, atoms, head, features)
+    potential = load(path, head=head, features=features, **options)
+    result = Evaluator(potential, quick=True)(atoms)
+    assert abs(result.energy - expected.energy) < 1e-8 * len(atoms)
+    assert np.abs(result.forces - expected.forces).max() < 1e-7
     return potential
 
 
+@pytest.fixture(scope="module")
+def small():
+    return build(hidden="3x0e+3x1o", max_ell=1, first="Density", other="DensityResidual", distance_transform="Agnesi")
+
+
+@pytest.fixture(scope="module")
+def two_heads():
+    return build(hidden="3x0e+3x1o", max_ell=1, heads=2)
+
+
 @pytest.mark.parametrize("head", HEADS)
-def test_each_head(tmp_path, head):
-    potential = compare(build(), tmp_path / "two.model", head)
+def test_each_head(tmp_path, two_heads, head):
+    path = tmp_path / "two.model"
+    torch.save(two_heads, path)
+    potential = compare(two_heads, path, head)
     assert potential.source == {"kind": "mace-torch", "file": "two.model", "head": head}
 
 
-def test_a_choice_of_head_is_needed(tmp_path):
-    torch.save(build(), tmp_path / "two.model")
+def test_a_choice_of_head_is_needed(tmp_path, two_heads):
+    torch.save(two_heads, tmp_path / "two.model")
     with pytest.raises(ValueError, match="has several heads: choose one with head=, of pbe, r2scan"):
         load(tmp_path / "two.model")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden": "8x0e+8x1o+8x2e"},
-        {"correlation": 1},
-        {"correlation": 2, "max_ell": 3},
-        {"correlation": 4, "hidden": "4x0e", "max_ell": 3},
-        {"num_interactions": 1},
-        {"num_interactions": 3, "hidden": "4x0e+4x1o", "max_ell": 1},
-        {"first": "RealAgnosticInteractionBlock", "scaled": False},
-        {"interaction_cls": modules.interaction_classes["RealAgnosticInteractionBlock"], "hidden": "6x0e"},
-    ],
-    ids=str,
-)
-def test_other_shapes(tmp_path, changes):
-    compare(build(heads=["only"], **changes), tmp_path / "one.model")
+def test_float32_files_are_evaluated_as_if_cast_to_float64(tmp_path, small):
+    import copy
+
+    path = tmp_path / "single.model"
+    single = copy.deepcopy(small).float()
+    torch.save(single, path)
+    compare(single.double(), path)
 
 
-def test_what_is_not_implemented_is_refused_by_name(tmp_path):
+def test_files_of_older_releases_lack_attributes(tmp_path):
+    """As if pickled before these existed: heads, options of 0.3.7 and later, irreps of edges."""
+    model = build(hidden="3x0e+3x1o", max_ell=1, first="", scaled=False)
+    older = torch.load(io.BytesIO(_pickled(model)), weights_only=False)
+    for module, names in [
+        (older, ("heads", "apply_cutoff", "edge_irreps", "use_reduced_cg", "use_agnostic_product", "use_so3",
+                 "use_last_readout_only", "use_edge_irreps_first", "lammps_mliap")),
+        (older.radial_embedding, ("apply_cutoff",)),
+        *((block, ("edge_irreps", "radial_MLP", "cueq_config", "oeq_config")) for block in older.interactions),
+        *((product, ("use_agnostic_product", "cueq_config")) for product in older.products),
+        (older.readouts[-1], ("num_heads",)),
+    ]:  # fmt: skip
+        for name in names:
+            delattr(module, name)
+    path = tmp_path / "older.model"
+    torch.save(older, path)
+    compare(model, path)
+
+
+def _pickled(model) -> bytes:
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    return stream.getvalue()
+
+
+def compiled(module):
+    from e3nn.util import jit
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return jit.compile(module)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_compiled_files(tmp_path, wrapped):
+    from mace.calculators import LAMMPS_MACE
+
+    with double_precision():
+        model = build(hidden="3x0e+3x1o", max_ell=1, heads=2, script=True, pair_repulsion=True)
+        path = tmp_path / "model-lammps.pt"
+        compiled(LAMMPS_MACE(model, head="r2scan") if wrapped else model).save(path)
+    compare(model, path, "r2scan")
+    if wrapped:
+        assert load(path).source["head"] == "r2scan"
+
+
+def test_wrapped_but_not_compiled(tmp_path, small):
+    from mace.calculators import LAMMPS_MACE
+
+    path = tmp_path / "wrapped.model"
+    torch.save(LAMMPS_MACE(small), path)
+    compare(small, path)
+
+
+SPECS = {
+    "total_charge": {"type": "categorical", "per": "graph", "num_classes": 9, "offset": 4, "emb_dim": 5},
+    "total_spin": {"type": "continuous", "per": "graph", "in_dim": 1, "emb_dim": 4},
+}
+
+
+@pytest.mark.parametrize("readout", [False, True])
+def test_charge_and_spin(tmp_path, readout):
+    model = build(hidden="3x0e+3x1o", max_ell=1, embedding_specs=SPECS, use_embedding_readout=readout)
+    path = tmp_path / "charged.model"
+    torch.save(model, path)
+    charged = {"total_charge": -2.0, "total_spin": 3.0}
+    compare(model, path, features=charged)
+    neutral = compare(model, path)
+    assert neutral.source.get("features") is None
+    assert load(path, features=charged).source["features"] == charged
+    for features, message in [
+        ({"total_charge": 5}, "total_charge = 5 must be a whole number from -4 to 4"),
+        ({"total_charge": 0.5}, "total_charge = 0.5 must be a whole number"),
+        ({"dipole": 1}, "takes no dipole: it embeds total_charge, total_spin"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load(path, features=features)
+
+
+def test_features_of_a_model_that_embeds_none(tmp_path, small):
+    torch.save(small, tmp_path / "plain.model")
+    with pytest.raises(ValueError, match="takes no total_charge: it embeds nothing of the whole"):
+        load(tmp_path / "plain.model", features={"total_charge": 1})
+
+
+def test_what_is_not_implemented_is_refused_by_name(tmp_path, small):
     path = tmp_path / "other.model"
     for changes, message in [
-        ({"pair_repulsion": True}, "pair_repulsion = True"),
-        ({"distance_transform": "Agnesi"}, "distance_transform = AgnesiTransform"),
-        ({"radial_type": "gaussian"}, "radial_type = GaussianBasis"),
-        ({"use_agnostic_product": True}, "use_agnostic_product = True"),
-        ({"first": "RealAgnosticDensityInteractionBlock"}, "interactions.0 = RealAgnosticDensityInteractionBlock"),
+        ({"first": "AttResidual"}, "interactions.0 = RealAgnosticAttResidualInteractionBlock"),
+        ({"hidden": "3x0e+3x0o"}, "hidden_irreps = 3x0e[+]3x0o"),
     ]:
-        torch.save(build(heads=["only"], **changes), path)
+        torch.save(build(max_ell=1, **changes), path)
         with pytest.raises(ValueError, match=f"other.model: cannot evaluate a MACE with {message}"):
             load(path)
+
+
+def test_tensors_that_are_missing_or_wrong(tmp_path, small):
+    import copy
+
+    path = tmp_path / "damaged.model"
+    for module, name, value, message in [
+        (
+            "interactions.1.linear_up",
+            "weight",
+            torch.zeros(5),
+            r"interactions.1.linear_up.weight has shape \(5,\), needs",
+        ),
+        ("radial_embedding.distance_transform", "q", None, "distance_transform.q is missing"),
+        (
+            "interactions.0.density_fn.layer0",
+            "weight",
+            torch.full((5, 1), torch.nan),
+            "holds values that are not finite",
+        ),
+    ]:
+        damaged = copy.deepcopy(small)
+        owner = damaged.get_submodule(module)
+        delattr(owner, name)
+        if value is not None:
+            owner.register_buffer(name, value)
+        torch.save(damaged, path)
+        with pytest.raises(ValueError, match=message) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
 
 
 def test_files_that_hold_no_mace(tmp_path):

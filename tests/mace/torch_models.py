@@ -38,13 +38,13 @@ def cached_coupling_matrices(irreps_in, irreps_out, **options):
 
 
 @contextlib.contextmanager
-def quick_construction():
-    """Without compiling e3nn's tensor products, and with each coupling matrix computed once per session."""
+def quick_construction(*, script: bool):
+    """Each coupling matrix is computed once per session, and tensor products are not compiled unless ``script``."""
     import e3nn
     from mace.modules import symmetric_contraction
 
     before, original = e3nn.get_optimization_defaults(), symmetric_contraction.U_matrix_real
-    e3nn.set_optimization_defaults(jit_script_fx=False, optimize_einsums=False)
+    e3nn.set_optimization_defaults(jit_script_fx=script, optimize_einsums=script)
     symmetric_contraction.U_matrix_real = cached_coupling_matrices
     try:
         yield
@@ -70,6 +70,7 @@ def build(
     scaled: bool = True,
     numbers=NUMBERS,
     seed: int | None = None,
+    script: bool = False,
     **changes,
 ):
     """A MACE with every weight random: biases, norms and tables too, which mace-torch starts at zero or one."""
@@ -105,7 +106,7 @@ def build(
             options[field] = o3.Irreps(options[field])
     if "readout_cls" in options:
         options["readout_cls"] = modules.readout_classes[options["readout_cls"]]
-    with double_precision(), quick_construction(), contextlib.redirect_stdout(io.StringIO()):
+    with double_precision(), quick_construction(script=script), contextlib.redirect_stdout(io.StringIO()):
         torch.manual_seed(seed)
         if scaled:
             factors = np.array([0.7, 1.3])[:heads]

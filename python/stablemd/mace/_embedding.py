@@ -40,12 +40,12 @@ Features = tuple[Feature, ...]
 
 def read_features(where: str, specs: Any, values: Mapping[str, float]) -> Features:
     """From ``embedding_specs`` of a configuration, checked, with ``values`` or the defaults of mace-torch."""
-    if not specs:
-        specs = {}
+    specs = specs or {}
     unknown = sorted(set(values) - set(specs))
+    if unknown and not specs:
+        raise ArgumentError(f"{where} takes no {unknown[0]}: it embeds nothing of the whole structure")
     if unknown:
-        known = f"of {', '.join(specs)}" if specs else "but has none"
-        raise ArgumentError(f"{where} embeds no {unknown[0]}: features are {known}")
+        raise ArgumentError(f"{where} takes no {unknown[0]}: it embeds {', '.join(specs)}")
     return tuple(_feature(where, name, spec, values) for name, spec in specs.items())
 
 
