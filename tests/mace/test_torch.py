@@ -196,6 +196,6 @@ def test_files_that_hold_no_mace(tmp_path):
         load(path)
     for content in (b"", b"not a pickle", np.random.default_rng().bytes(300)):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="neither a MACE-JAX directory nor a mace-torch model") as caught:
+        with pytest.raises(ValueError, match="neither a MACE-JAX model nor a mace-torch model") as caught:
             load(path)
         assert "\n" not in str(caught.value)

@@ -42,10 +42,14 @@ def cutoff_function(fraction: Any, power: int) -> Any:
 
 
 def harmonics_of(max_ell: int, vectors: Any) -> tuple[Any, Any]:
-    """Spherical harmonics [edges, (max_ell+1)^2] and lengths [edges] of vectors [edges, 3]."""
+    """Spherical harmonics [edges, (max_ell+1)^2] and lengths [edges] of vectors [edges, 3].
+
+    MACE's harmonics are those of the opposite vector, from neighbour to centre. Models that have even parity alone, and
+    no symmetry under reflection, can tell.
+    """
     x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
     distance = jnp.sqrt(x * x + y * y + z * z)
-    inverse = 1 / distance
+    inverse = -1 / distance
     return jnp.stack(spherical_harmonics(max_ell, x * inverse, y * inverse, z * inverse), axis=1), distance
 
 

@@ -206,9 +206,8 @@ class _JaxSource(Source):
             shape = (config.max_ell, config.interactions[layer].correlation, elements)
             tensors = self.get(f"{name}.weight"), self.find(f"{name}.projection")
             if tensors[0].shape[-1] != config.channels:
-                raise FormatError(
-                    f"{self.path}: {name}.weight has {tensors[0].shape[-1]} channels, not {config.channels}"
-                )
+                found = tensors[0].shape
+                raise FormatError(f"{self.path}: {name}.weight has shape {found}, needs {config.channels} channels")
             where = str(self.path)
             self._polynomials[layer] = reduced_polynomials(where, name, shape, config.out_degrees(layer), tensors)
         return self._polynomials[layer][output]

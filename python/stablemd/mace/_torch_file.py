@@ -36,8 +36,6 @@ _READOUTS = {
     "NonLinearBiasReadoutBlock": "bias",
 }
 _BASES = {"BesselBasis": "bessel", "GaussianBasis": "gaussian", "ChebychevBasis": "chebyshev"}
-#: Second-moment factors, by which a compiled module tells its activation.
-_FACTORS = {"silu": 1.6791, "tanh": 1.5925, "abs": 1.0}
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
@@ -84,11 +82,17 @@ def _name(thing: Any) -> str:
 
 
 def _irreps(irreps: Any) -> Irreps:
-    if isinstance(irreps, str):
+    """Of e3nn's irreps, which are nested tuples, also in a compiled module, or of others by their text."""
+    if not isinstance(irreps, tuple):
         from e3nn.o3 import Irreps as Parsed
 
-        irreps = Parsed(irreps)
-    return [(int(mul), int(ir.l), int(ir.p)) for mul, ir in irreps]
+        irreps = Parsed(str(irreps))
+    return [(int(mul), int(ell), int(parity)) for mul, (ell, parity) in irreps]
+
+
+def _items(modules: Any) -> list[Any]:
+    """The members of a list of modules, which a compiled one does not iterate over."""
+    return [member for _, member in modules.named_children()]
 
 
 def _attribute(module: Any, *names: str) -> Any:
@@ -96,6 +100,22 @@ def _attribute(module: Any, *names: str) -> Any:
     for name in names:
         module = getattr(module, name, None)
     return module
+
+
+def _recognised(activation: Any) -> tuple[str, float]:
+    """Name and factor of an activation: a compiled one tells neither, so both are taken from its values."""
+    if activation is None:
+        return "none", 1.0
+    import torch
+
+    points = torch.linspace(-2.0, 2.0, 4, dtype=torch.float64)
+    values = activation(points)
+    known = {"silu": torch.nn.functional.silu, "tanh": torch.tanh, "abs": torch.abs, "none": lambda x: x}
+    for name, function in known.items():
+        factors = values / function(points)
+        if float(factors.max() - factors.min()) < 1e-12:
+            return name, float(factors[0])
+    return _name(getattr(activation, "f", activation)), 1.0
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -134,25 +154,19 @@ class _TorchSource(Source):
         return np.stack([self.tensor(f"{name}.weight", width), self.tensor(f"{name}.bias", width)])
 
     def activation(self, block: str) -> tuple[str, float]:
-        module = self.model.get_submodule(block)
-        activation = next(iter(module.acts)) if hasattr(module, "acts") else module.act
-        if activation is None or _name(activation) == "Identity":
-            return "none", 1.0
-        factor = getattr(activation, "cst", None)
-        function = getattr(activation, "f", activation)
-        if factor is None:
-            return _name(function).lower(), 1.0
-        factor = float(factor)
-        if hasattr(function, "__name__") and function is not activation:
-            name = function.__name__.lower()
-        else:
-            name = next((name for name, usual in _FACTORS.items() if abs(factor - usual) < 0.01), "unknown")
-        return {"swish": "silu"}.get(name, name), factor
+        module = self.model
+        for part in block.split("."):
+            module = dict(module.named_children())[part]
+        if not hasattr(module, "acts"):
+            return _recognised(module.act)
+        activations = _items(module.acts)
+        return _recognised(activations[0] if activations else None)
 
     def gate_scales(self, layer: int) -> tuple[float, float]:
-        gate = self.model.interactions[layer].equivariant_nonlin
+        gate = _items(self.model.interactions)[layer].equivariant_nonlin
         if hasattr(gate, "_scalar_cst"):
             return float(gate._scalar_cst), float(gate._gate_cst)
+        # e3nn's own gate, of releases before 0.3.16
         return float(gate.act_scalars.acts[0].cst), float(gate.act_gates.acts[0].cst)
 
     def coupling(self, layer: int, path: tuple[int, int, int]) -> np.ndarray:
@@ -222,7 +236,7 @@ def _check(source: _TorchSource) -> None:
     for field in ("les", "lora", "coulomb_energy"):
         if hasattr(model, field):
             raise unsupported(where, field, _name(getattr(model, field)))
-    for index, block in enumerate(model.interactions):
+    for index, block in enumerate(_items(model.interactions)):
         if _name(block) not in BLOCKS:
             raise unsupported(where, f"interactions.{index}", _name(block))
 
@@ -230,9 +244,9 @@ def _check(source: _TorchSource) -> None:
 def _out_degrees(source: _TorchSource, index: int, channels: int, proper: bool) -> tuple[int, ...]:
     """Degrees of the features that a layer makes, from the coupling matrices or else the linear layer behind them."""
     where, name = str(source.path), f"products.{index}"
-    irreps = _attribute(source.model.products[index], "linear", "irreps_out")
+    irreps = _attribute(_items(source.model.products)[index], "linear", "irreps_out")
     if irreps is not None:
-        found, degrees = check_hidden(where, _irreps(str(irreps)), proper=proper)
+        found, degrees = check_hidden(where, _irreps(irreps), proper=proper)
         if found != channels:
             raise unsupported(where, "hidden_irreps", irreps)
         return degrees
@@ -248,9 +262,9 @@ def _out_degrees(source: _TorchSource, index: int, channels: int, proper: bool) 
 def _sent(source: _TorchSource, index: int, enters: tuple[int, ...], channels: int, proper: bool) -> dict[int, int]:
     """Channels of what is sent to neighbours."""
     where = str(source.path)
-    irreps = _attribute(source.model.interactions[index], "linear_up", "irreps_out")
+    irreps = _attribute(_items(source.model.interactions)[index], "linear_up", "irreps_out")
     if irreps is not None:
-        return check_irreps(where, "edge_irreps", _irreps(str(irreps)), proper=proper)
+        return check_irreps(where, "edge_irreps", _irreps(irreps), proper=proper)
     if source.get(f"interactions.{index}.linear_up.weight").size != len(enters) * channels**2:
         raise unsupported(where, "edge_irreps", "other than the hidden irreps in a compiled model")
     return dict.fromkeys(enters, channels)
@@ -259,7 +273,7 @@ def _sent(source: _TorchSource, index: int, enters: tuple[int, ...], channels: i
 def _correlation(source: _TorchSource, index: int) -> int:
     name = f"products.{index}.symmetric_contractions"
     if f"{name}.weight" in source.state:
-        return int(source.model.products[index].symmetric_contractions.contraction_degree)
+        return int(_items(source.model.products)[index].symmetric_contractions.contraction_degree)
     degree = 0
     while f"{name}.contractions.0.U_matrix_{degree + 1}" in source.state:
         degree += 1
@@ -279,7 +293,7 @@ def _radial_widths(source: _TorchSource, index: int) -> tuple[int, ...]:
 
 
 def _average(source: _TorchSource, index: int) -> float:
-    average = float(source.model.interactions[index].avg_num_neighbors)
+    average = float(_items(source.model.interactions)[index].avg_num_neighbors)
     if not isfinite(average) or average <= 0:
         raise unsupported(str(source.path), f"avg_num_neighbors of interactions.{index}", average)
     return average
@@ -287,7 +301,7 @@ def _average(source: _TorchSource, index: int) -> float:
 
 def _interactions(source: _TorchSource, channels: int, proper: bool) -> tuple[Interaction, ...]:
     found: list[Interaction] = []
-    for index, block in enumerate(source.model.interactions):
+    for index, block in enumerate(_items(source.model.interactions)):
         enters = found[-1].leaves if found else (0,)
         found.append(
             Interaction(
@@ -304,8 +318,8 @@ def _interactions(source: _TorchSource, channels: int, proper: bool) -> tuple[In
 
 
 def _readout_shapes(source: _TorchSource, channels: int, heads: int) -> tuple[ReadoutShape, ...]:
-    where, blocks = str(source.path), list(source.model.readouts)
-    layers = len(list(source.model.interactions))
+    where, blocks = str(source.path), _items(source.model.readouts)
+    layers = len(_items(source.model.interactions))
     if len(blocks) not in (1, layers):
         raise unsupported(where, "number of readouts", len(blocks))
     shapes = []
@@ -315,7 +329,7 @@ def _readout_shapes(source: _TorchSource, channels: int, heads: int) -> tuple[Re
             raise unsupported(where, f"readouts.{index}", _name(block))
         hidden, width = getattr(block, "hidden_irreps", None), 0
         if kind != "linear":
-            if hidden is not None and [irrep[1:] for irrep in _irreps(str(hidden))] != [(0, 1)]:
+            if hidden is not None and [irrep[1:] for irrep in _irreps(hidden)] != [(0, 1)]:
                 raise unsupported(where, "MLP_irreps", hidden)
             width = source.get(f"readouts.{index}.linear_2.weight").size // heads**2
         shapes.append(ReadoutShape(layers - 1 if len(blocks) == 1 else index, kind, width))
@@ -339,7 +353,7 @@ def _configuration(source: _TorchSource, features: Mapping[str, float]) -> Confi
     proper = bool(getattr(model, "use_so3", False))
     names = [str(name) for name in getattr(model, "heads", None) or [] if name is not None]
     heads = tuple(names) or ("Default",)
-    agnostic = any(bool(getattr(product, "use_agnostic_product", False)) for product in model.products)
+    agnostic = any(bool(getattr(product, "use_agnostic_product", False)) for product in _items(model.products))
     return Configuration(
         cutoff=source.number("r_max"),
         cutoff_power=int(source.number("radial_embedding.cutoff_fn.p")),
