@@ -41,7 +41,7 @@ def cutoff_function(fraction: Any, power: int) -> Any:
     return series * rest * rest * rest
 
 
-def harmonics_of(max_ell: int, vectors: Any) -> tuple[Any, Any]:
+def _harmonics(max_ell: int, vectors: Any) -> tuple[Any, Any]:
     """Spherical harmonics [edges, (max_ell+1)^2] and lengths [edges] of vectors [edges, 3].
 
     MACE's harmonics are those of the opposite vector, from neighbour to centre. Models that have even parity alone, and
@@ -129,6 +129,30 @@ def _network(params: Params, basis: Any, center: Any, neighbor: Any) -> Any:
     return hidden
 
 
+def edge_inputs(
+    layer: Layer, model: Description, own: Params, basis_numbers: Any, vectors: Any, kinds: tuple[Any, Any]
+) -> tuple[Any, ...]:
+    """Harmonics [edges, (max_ell+1)^2], weights of all paths side by side, and if there is one the density [edges, 1].
+
+    ``vectors`` is [edges, 3], ``kinds`` are the species of centres and neighbours.
+    """
+    harmonics, distance = _harmonics(model.max_ell, vectors)
+    transform = model.basis.transform
+    x = distance if transform is None else _transformed(transform, distance, *kinds)
+    cutoff = cutoff_function(distance * (1 / model.cutoff), model.cutoff_power)
+    basis = _basis(model.basis, basis_numbers, x, None if layer.gated_by_cutoff else cutoff)
+    gate = None
+    if layer.gated_by_cutoff:
+        gate = cutoff[:, None]
+    elif layer.network.biases:
+        # With biases a network does not vanish with its basis: the neighbour list of the original ends it.
+        gate = (distance < model.cutoff)[:, None].astype(cutoff.dtype)
+    found = [_network(own["network"], basis, *kinds)]
+    if layer.density is not None:
+        found.append(jnp.tanh(_network(own["density"], basis, *kinds) ** 2))
+    return (harmonics, *(values if gate is None else values * gate for values in found))
+
+
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
@@ -173,28 +197,14 @@ def _messages(
 
     ``kinds`` are the species of centres and neighbours, ``features`` those of the neighbours.
     """
-    harmonics, distance = harmonics_of(model.max_ell, vectors)
-    transform = model.basis.transform
-    x = distance if transform is None else _transformed(transform, distance, *kinds)
-    cutoff = cutoff_function(distance * (1 / model.cutoff), model.cutoff_power)
-    basis = _basis(model.basis, basis_numbers, x, None if layer.gated_by_cutoff else cutoff)
-    if layer.gated_by_cutoff:
-        gate = cutoff[:, None]
-    else:
-        # With biases a network does not vanish with its basis: the neighbour list of the original ends it.
-        gate = (distance < model.cutoff)[:, None].astype(cutoff.dtype) if layer.network.biases else None
-    weights = _network(own["network"], basis, *kinds)
-    weights = weights if gate is None else weights * gate
+    harmonics, weights, *density = edge_inputs(layer, model, own, basis_numbers, vectors, kinds)
     by_degree = jnp.split(harmonics, [ell**2 for ell in range(1, model.max_ell + 1)], axis=1)
     ends = np.cumsum([path.channels for path in layer.paths])[:-1].tolist()
     messages = [
         _path_message(path, by_degree[path.edge], features[path.node], weight)
         for path, weight in zip(layer.paths, jnp.split(weights, ends, axis=1), strict=True)
     ]
-    if layer.density is not None:
-        density = jnp.tanh(_network(own["density"], basis, *kinds) ** 2)
-        messages.append(density if gate is None else density * gate)
-    return messages
+    return messages + density
 
 
 # ---- the loops over blocks -------------------------------------------------------------------------------------------
@@ -241,6 +251,11 @@ def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..
     return jax.lax.while_loop(lambda state: state[0] < edges.count, step, (jnp.int32(0), initial))[1]
 
 
+def ends_of(edges: EdgeList, centers: Any, neighbors: Any) -> tuple[Any, Any]:
+    """Species of the centres and neighbours of some edges."""
+    return _gather(edges.species, centers, ascending=True), _gather(edges.species, neighbors)
+
+
 def _gather(rows: Any, indices: Any, *, ascending: bool = False) -> Any:
     return jnp.asarray(rows).at[indices].get(mode="promise_in_bounds", indices_are_sorted=ascending)
 
@@ -262,8 +277,7 @@ def convolution(
     shapes = [(2 * path.out + 1, path.channels) for path in layer.paths] + [(1,)] * (layer.density is not None)
 
     def block_messages(vectors: Any, centers: Any, neighbors: Any, near: dict[int, Any]) -> list[Any]:
-        kinds = (_gather(edges.species, centers, ascending=True), _gather(edges.species, neighbors))
-        return _messages(layer, model, own, basis_numbers, vectors, kinds, near)
+        return _messages(layer, model, own, basis_numbers, vectors, ends_of(edges, centers, neighbors), near)
 
     def near(features: dict[int, Any], neighbors: Any) -> dict[int, Any]:
         return {ell: _gather(values, neighbors) for ell, values in features.items()}

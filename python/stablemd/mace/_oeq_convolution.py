@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..oeq import Instruction, Irreps, Problem, TensorProductConv, real_clebsch_gordan
-from ._convolution import BLOCK, EdgeList, Params, _geometry, _radial, padded_edges
+from ._convolution import BLOCK, EdgeList, Params, edge_inputs, ends_of, padded_edges
 from ._description import Description, Layer, Path
 
 
@@ -29,9 +29,10 @@ def _strength(path: Path) -> float:
     return factor
 
 
-def _irreps(channels: int, degrees: list[int]) -> Irreps:
+def _irreps(blocks: list[tuple[int, int]]) -> Irreps:
+    """Of (channels, degree) pairs."""
     # A path's couplings do not depend on parities, which the description has checked: all are called even here.
-    return Irreps(" + ".join(f"{channels}x{ell}e" for ell in degrees))
+    return Irreps(" + ".join(f"{channels}x{ell}e" for channels, ell in blocks))
 
 
 def _problem(layer: Layer, model: Description, dtype: str) -> Problem:
@@ -41,9 +42,9 @@ def _problem(layer: Layer, model: Description, dtype: str) -> Problem:
         for place, path in enumerate(layer.paths)
     )
     return Problem(
-        _irreps(model.channels, senders),
-        _irreps(1, list(range(model.max_ell + 1))),
-        _irreps(model.channels, [path.out for path in layer.paths]),
+        _irreps([(layer.up[ell].shape[1], ell) for ell in senders]),
+        _irreps([(1, ell) for ell in range(model.max_ell + 1)]),
+        _irreps([(path.channels, path.out) for path in layer.paths]),
         paths,
         shared_weights=False,
         dtype=dtype,
@@ -51,16 +52,18 @@ def _problem(layer: Layer, model: Description, dtype: str) -> Problem:
     )
 
 
-def _edge_inputs(model: Description, radial: Params, bessel: Any, count: int) -> Callable[[Any], tuple[Any, Any]]:
-    """``f(vectors)``: harmonics [edges, (max_ell+1)^2] and radial weights [edges, paths * channels].
+def _inputs_function(
+    layer: Layer, model: Description, own: Params, basis_numbers: Any, kinds: tuple[Any, Any], count: int
+) -> Callable[[Any], tuple[Any, ...]]:
+    """``f(vectors)``: what :func:`._convolution.edge_inputs` gives for all edges.
 
-    ``vectors`` are ``count`` and a block more, and so are the results. Block by block, and the gradient computes each
-    block again, so that what lies between never leaves the cache.
+    ``vectors`` are ``count`` and a block more, and so are the species ``kinds`` and the results. Block by block, and
+    the gradient computes each block again, so that what lies between never leaves the cache.
     """
 
-    def of_block(vectors: Any) -> tuple[Any, Any]:
-        harmonics, basis = _geometry(model, bessel, vectors)
-        return harmonics, _radial(radial, basis)
+    def of_block(vectors: Any, start: Any) -> tuple[Any, ...]:
+        own_kinds = take(kinds[0], start), take(kinds[1], start)
+        return edge_inputs(layer, model, own, basis_numbers, vectors, own_kinds)
 
     def over_blocks(body: Callable[[Any], Any], widths: Any, dtype: Any) -> Any:
         def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -75,14 +78,15 @@ def _edge_inputs(model: Description, radial: Params, bessel: Any, count: int) ->
         return jax.lax.dynamic_slice_in_dim(array, start, BLOCK)
 
     @jax.custom_vjp
-    def inputs(vectors: Any) -> tuple[Any, Any]:
-        widths = jax.tree.map(lambda array: array.shape[1], jax.eval_shape(of_block, vectors))
-        return over_blocks(lambda start: of_block(take(vectors, start)), widths, vectors.dtype)
+    def inputs(vectors: Any) -> tuple[Any, ...]:
+        block = jax.ShapeDtypeStruct((BLOCK, 3), vectors.dtype)
+        widths = jax.tree.map(lambda array: array.shape[1], jax.eval_shape(of_block, block, 0))
+        return over_blocks(lambda start: of_block(take(vectors, start), start), widths, vectors.dtype)
 
-    def backward(vectors: Any, gradients: tuple[Any, Any]) -> tuple[Any]:
+    def backward(vectors: Any, gradients: tuple[Any, ...]) -> tuple[Any]:
         def body(start: Any) -> Any:
             incoming = tuple(take(gradient, start) for gradient in gradients)
-            return jax.vjp(of_block, take(vectors, start))[1](incoming)[0]
+            return jax.vjp(lambda block: of_block(block, start), take(vectors, start))[1](incoming)[0]
 
         return (over_blocks(body, 3, vectors.dtype),)
 
@@ -98,8 +102,8 @@ def _operator(problem: Problem, gpu: str | None) -> TensorProductConv:
 def oeq_convolution(
     layer: Layer,
     model: Description,
-    radial: Params,
-    bessel: Any,
+    own: Params,
+    basis_numbers: Any,
     edges: EdgeList,
     *,
     constant_features: bool,
@@ -109,13 +113,16 @@ def oeq_convolution(
 
     def summed(vectors: Any, features: dict[int, Any]) -> list[Any]:
         centers, neighbors, vectors = padded_edges(edges, vectors, model.cutoff)
-        harmonics, weights = _edge_inputs(model, radial, bessel, edges.count)(vectors)
+        kinds = ends_of(edges, centers, neighbors)
+        inputs = _inputs_function(layer, model, own, basis_numbers, kinds, edges.count)
+        harmonics, weights, *density = inputs(vectors)
         product = _operator(_problem(layer, model, vectors.dtype.name), gpu)
         sent = [features[ell].reshape(features[ell].shape[0], -1) for ell in sorted(features)]
         sums = product(jnp.concatenate(sent, axis=1), harmonics, weights, centers, neighbors)
-        widths = [(2 * path.out + 1) * model.channels for path in layer.paths]
+        widths = [(2 * path.out + 1) * path.channels for path in layer.paths]
         # The op computes a row for each row that sends; those from edges.rows on receive nothing.
         parts = jnp.split(sums[: edges.rows], np.cumsum(widths)[:-1], axis=1)
-        return [part.reshape(edges.rows, -1, model.channels) for part in parts]
+        parts = [part.reshape(edges.rows, -1, path.channels) for path, part in zip(layer.paths, parts, strict=True)]
+        return parts + [jax.ops.segment_sum(d, centers, edges.rows, indices_are_sorted=True) for d in density]
 
     return summed
