@@ -61,6 +61,11 @@ CASES = {
     "density, no residual": {"first": "Density", "other": "Density"},
     "density, residual first": {"first": "DensityResidual", "other": "DensityResidual", "apply_cutoff": False},
     "nonlinear after residual": {"first": "Residual", "other": "ResidualNonLinear", "apply_cutoff": False},
+    "nonlinear, edges of other widths": {
+        "first": "ResidualNonLinear", "other": "ResidualNonLinear", "apply_cutoff": False, "max_ell": 1,
+        "edge_irreps": "5x0e+2x1o", "use_edge_irreps_first": True, "use_agnostic_product": True,
+        "use_last_readout_only": True, "heads": 2,
+    },
     "nonlinear, cutoff in the basis": {"first": "ResidualNonLinear", "other": "ResidualNonLinear"},
     "nonlinear, then plain": {"first": "ResidualNonLinear", "other": "", "apply_cutoff": False},
     "soft transform": {"distance_transform": "Soft"},
