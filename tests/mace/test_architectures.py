@@ -15,6 +15,7 @@ MP_0 = {
     "first": "Residual",
     "other": "Residual",
     "max_ell": 3,
+    "correlation": 3,
     "num_bessel": 8,
     "num_polynomial_cutoff": 5,
     "r_max": 6.0,
@@ -32,6 +33,7 @@ MH_1 = {
     "first": "ResidualNonLinear",
     "other": "ResidualNonLinear",
     "max_ell": 3,
+    "correlation": 3,
     "num_bessel": 8,
     "num_polynomial_cutoff": 5,
     "r_max": 6.0,
@@ -74,18 +76,18 @@ CASES = {
     "chebyshev": {"radial_type": "chebyshev", "distance_transform": "Agnesi"},
     "repulsion, unscaled": {"pair_repulsion": True, "scaled": False, "num_polynomial_cutoff": 5},
     "correlation 1": {"correlation": 1},
-    "correlation 2, max_ell 3": {"correlation": 2, "max_ell": 3},
-    "correlation 4": {"correlation": 4, "hidden": "3x0e+3x1o", "max_ell": 1},
+    "correlation 3": {"correlation": 3},
+    "correlation 4": {"correlation": 4, "max_ell": 1},
     "correlation by layer": {"correlation": [3, 2]},
     "max_ell 1": {"max_ell": 1},
-    "max_ell 4": {"max_ell": 4, "hidden": "3x0e+3x1o", "correlation": 2},
+    "max_ell 4": {"max_ell": 4, "hidden": "3x0e+3x1o"},
     "hidden l = 2": {"hidden": "3x0e+3x1o+3x2e"},
     "hidden l = 0 and 2": {"hidden": "3x0e+3x2e"},
     "edges of other widths": {"edge_irreps": "5x0e+2x1o"},
     "edges of other widths, first too": {"edge_irreps": "5x0e+2x1o", "use_edge_irreps_first": True},
     "edges with a degree that no feature has": {"edge_irreps": "4x0e+3x1o+2x2e", "hidden": "4x0e+4x1o"},
     "agnostic product": {"use_agnostic_product": True},
-    "rotations only": {"use_so3": True, "hidden": "4x0e+4x1e"},
+    "rotations only": {"use_so3": True, "hidden": "4x0e+4x1e", "correlation": 3},
     "last readout only": {"use_last_readout_only": True},
     "readout with biases": {"readout_cls": "NonLinearBiasReadoutBlock", "heads": 2},
     "gate tanh": {"gate": torch.tanh},
@@ -103,8 +105,17 @@ CASES = {
     "two heads": {"heads": 2},
 }  # fmt: skip
 
-#: What computes with numbers of another size than the rest.
-ALSO_SINGLE = {"soft transform", "chebyshev", "repulsion, unscaled", "gaussian, cutoff of the weights", "correlation 4"}
+#: What is also evaluated in float32: one of each kind of numbers.
+SINGLE = {
+    "MACE-MP-0 medium",
+    "MACE-MPA-0",
+    "MACE-MH-1",
+    "soft transform",
+    "chebyshev",
+    "repulsion, unscaled",
+    "gaussian, cutoff of the weights",
+    "correlation 4",
+}
 
 
 @pytest.fixture
@@ -193,8 +204,7 @@ def test_agrees_with_mace_torch(tmp_path, rng, name):
     model, frames, potential = loaded(tmp_path, rng, name)
     # mace-torch's derivatives leave out what goes through the Chebyshev polynomials: torch has none for them.
     derivatives = CASES[name].get("radial_type") != "chebyshev"
-    single = name in FOUNDATIONS or name in ALSO_SINGLE
     evaluate = Evaluator(potential, quick=True)
     least = roomy(evaluate, frames)
-    agree(model, evaluate, frames, least, single=single, derivatives=derivatives)
+    agree(model, evaluate, frames, least, single=name in SINGLE, derivatives=derivatives)
     derivatives_and_symmetries(evaluate, frames[0], least, rng, proper=CASES[name].get("use_so3", False))

@@ -97,6 +97,7 @@ def test_random_bytes(model, name):
         ("distance_transform", "Tanh"),
         ("embedding_specs charge per", "node"),
         ("embedding_specs charge type", "vector"),
+        ("use_so3", True),
         ("use_edge_irreps_first", True),
         ("edge_irreps", "32x0e+32x1e"),
         ("gate", "relu"),

@@ -126,7 +126,7 @@ def written(model, folder, extra=(), **fields):
         "gate": "silu",
         "avg_num_neighbors": 7.5,
         "atomic_numbers": [int(number) for number in model.atomic_numbers],
-        "correlation": 3,
+        "correlation": int(model.products[0].symmetric_contractions.contractions[0].correlation),
         "radial_MLP": [16, 16],
         "heads": list(model.heads),
         "torch_model_class": type(model).__name__,

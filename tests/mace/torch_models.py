@@ -95,7 +95,7 @@ def build(
         "atomic_energies": energies,
         "avg_num_neighbors": 7.5,
         "atomic_numbers": list(numbers),
-        "correlation": 3,
+        "correlation": 2,
         "radial_MLP": [16, 16],
         "radial_type": "bessel",
         "heads": HEADS[:heads],

@@ -251,7 +251,7 @@ def _blocks(fields: _Fields, layers: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def _interactions(fields: _Fields, channels: int, degrees: tuple[int, ...], proper: bool) -> tuple[Interaction, ...]:
+def _interactions(fields: _Fields, channels: int, degrees: tuple[int, ...]) -> tuple[Interaction, ...]:
     where = str(fields.path)
     layers = fields.integer("num_interactions", 1, 8)
     blocks, correlations = _blocks(fields, layers), _correlation(fields, layers)
@@ -260,7 +260,7 @@ def _interactions(fields: _Fields, channels: int, degrees: tuple[int, ...], prop
     if fields.fields.get("edge_irreps") is not None:
         if fields.fields.get("use_edge_irreps_first"):
             raise unsupported(where, "use_edge_irreps_first", True)
-        edges = check_irreps(where, "edge_irreps", fields.irreps("edge_irreps"), proper=proper)
+        edges = check_irreps(where, "edge_irreps", fields.irreps("edge_irreps"), proper=False)
     # A lone layer keeps all its degrees where nothing tells MACE-JAX to leave them out; the readout sees the scalars.
     collapse = fields.fields.get("collapse_hidden_irreps")
     alone = layers == 1 and not (len(degrees) == 1 if collapse is None else collapse)
@@ -321,15 +321,17 @@ def _configuration(fields: _Fields, features: Mapping[str, float]) -> Configurat
         raise unsupported(where, "torch_model_class", fields.fields["torch_model_class"])
     if fields.fields.get("gate") not in (None, "None", "silu", "swish", "tanh", "abs"):
         raise unsupported(where, "gate", fields.fields["gate"])
-    proper = fields.flag("use_so3", False)
-    channels, degrees = check_hidden(where, fields.irreps("hidden_irreps"), proper=proper)
-    interactions, heads = _interactions(fields, channels, degrees, proper), _heads(fields)
+    if fields.flag("use_so3", False):
+        # Couplings of odd degrees have signs that the file does not tell, and its libraries differ in them.
+        raise unsupported(where, "use_so3", True)
+    channels, degrees = check_hidden(where, fields.irreps("hidden_irreps"), proper=False)
+    interactions, heads = _interactions(fields, channels, degrees), _heads(fields)
     return Configuration(
         cutoff=fields.positive("r_max"),
         cutoff_power=fields.integer("num_polynomial_cutoff", 2, 100),
         apply_cutoff=fields.flag("apply_cutoff", True),
         max_ell=fields.integer("max_ell", 0, MAX_ELL),
-        proper=proper,
+        proper=False,
         atomic_numbers=check_numbers(where, fields.integers("atomic_numbers")),
         channels=channels,
         interactions=interactions,

@@ -170,15 +170,20 @@ class _TorchSource(Source):
         return float(gate.act_scalars.acts[0].cst), float(gate.act_gates.acts[0].cst)
 
     def coupling(self, layer: int, path: tuple[int, int, int]) -> np.ndarray:
-        ours = coupling(*path)
+        """The file's, rounded as they are, or e3nn's, whose signs are its own where the degrees' sum is odd."""
         name = "_w3j_{}_{}_{}".format(*path)
+        shape = tuple(2 * degree + 1 for degree in path)
         for key in self.state:
             if key.startswith(f"interactions.{layer}.conv_tp.") and key.endswith(name):
                 theirs = self.get(key)
-                if theirs.shape != ours.shape:
-                    raise FormatError(f"{self.path}: tensor {key} has shape {theirs.shape}, needs {ours.shape}")
+                if theirs.shape != shape:
+                    raise FormatError(f"{self.path}: tensor {key} has shape {theirs.shape}, needs {shape}")
                 return theirs * sqrt(2 * path[2] + 1)
-        return ours
+        if sum(path) % 2 == 0:
+            return coupling(*path)
+        from e3nn.o3 import wigner_3j
+
+        return wigner_3j(*path).double().numpy() * sqrt(2 * path[2] + 1)
 
     def polynomials(self, layer: int, output: int) -> Polynomials:
         """From the coupling matrices in the file, whichever basis they span."""
