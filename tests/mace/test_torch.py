@@ -45,7 +45,7 @@ def test_each_head(tmp_path, two_heads, head):
     path = tmp_path / "two.model"
     torch.save(two_heads, path)
     potential = compare(two_heads, path, head)
-    assert potential.source == {"kind": "mace-torch", "file": "two.model", "head": head}
+    assert potential.source == {"kind": "mace-torch", "file": "two.model", "head": head, "kernels": "xla"}
 
 
 def test_a_choice_of_head_is_needed(tmp_path, two_heads):
@@ -107,6 +107,27 @@ def test_compiled_files(tmp_path, wrapped):
     compare(model, path, "r2scan")
     if wrapped:
         assert load(path).source["head"] == "r2scan"
+
+
+def test_layers_of_other_libraries(tmp_path):
+    """As files look with OpenEquivariance's convolutions, without coupling tables, and cuEquivariance's contractions.
+
+    Neither library is needed: the modules here hold what theirs do.
+    """
+    from test_jax_forms import reduced_weights
+
+    model = build(hidden="3x0e+3x1o", max_ell=1)
+    other = torch.load(io.BytesIO(_pickled(model)), weights_only=False)
+    for index, (interaction, product) in enumerate(zip(other.interactions, other.products, strict=True)):
+        interaction.conv_tp = torch.nn.Module()
+        contraction = torch.nn.Module()
+        degrees = [irrep.l for _, irrep in product.linear.irreps_out]
+        contraction.weight = torch.nn.Parameter(torch.tensor(reduced_weights(model, index, degrees, ())))
+        contraction.contraction_degree = 2
+        product.symmetric_contractions = contraction
+    path = tmp_path / "other.model"
+    torch.save(other, path)
+    compare(model, path)
 
 
 def test_wrapped_but_not_compiled(tmp_path, small):
