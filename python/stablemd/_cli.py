@@ -87,6 +87,17 @@ def _names(text: str | None) -> list[str] | None:
     return names
 
 
+def _feature_values(words: tuple[str, ...]) -> dict[str, float]:
+    values = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            values[name.strip()] = float(text)
+        except ValueError:
+            raise ArgumentError(f"--feature {word} is not NAME=VALUE, such as total_charge=-1") from None
+    return values
+
+
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="stablemd")
 def cli() -> None:
@@ -118,6 +129,13 @@ def cli() -> None:
 )
 @click.option("--head", metavar="NAME", help="Which head of a multi-head model to export.")
 @click.option(
+    "--feature",
+    "features",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What the model embeds of the whole structure, e.g. --feature total_charge=-1 --feature total_spin=2.",
+)
+@click.option(
     "--kernels",
     type=click.Choice(["xla", "oeq"]),
     default="xla",
@@ -141,6 +159,7 @@ def export(
     dtype: str,
     head: str | None,
     elements: str | None,
+    features: tuple[str, ...],
     kernels: str,
     gpu: str | None,
     platforms: str,
@@ -150,8 +169,9 @@ def export(
 ) -> None:
     """Write a trained model as a bundle, for LAMMPS and ASE.
 
-    MODEL is a MACE-JAX folder (config.json and params.msgpack) or a mace-torch .model file. The latter is a Python
-    pickle: reading it runs code that is stored in it, so export only files that you trust.
+    MODEL is a MACE-JAX model (a folder with config.json and params.msgpack, a pair of .json and .msgpack, or a .ckpt)
+    or a mace-torch .model file. Files .model and .ckpt are Python pickles: reading one runs code that is stored in it,
+    so export only files that you trust.
 
     The model is loaded, traced at a few sizes, fitted to a program for any size, and verified: a .model file against
     mace-torch, the program natively against JAX. The bundle appears when all of this has succeeded.
@@ -164,12 +184,13 @@ def export(
 
     progress = _Progress(quiet)
     try:
-        choices = {"head": head, "elements": _names(elements), "kernels": kernels, "gpu": gpu}
+        values = _feature_values(features)
+        choices = {"head": head, "elements": _names(elements), "features": values, "kernels": kernels, "gpu": gpu}
         potential = _load_model(model, output, choices, progress)
         options = {"name": name} if name is not None else {}
         if has_original(model) and not no_original:
             progress("load the model in mace-torch, to compare")
-            options["original"] = open_original(model, potential.source.get("head"))
+            options["original"] = open_original(model, potential.source.get("head"), values)
         summary = export_potential(
             potential,
             output,
@@ -185,7 +206,7 @@ def export(
 
 def _load_model(model: Path, output: Path, choices: dict[str, Any], progress: _Progress) -> Any:
     if not model.exists():
-        raise ArgumentError(f"there is no model {model}; give a MACE-JAX folder or a mace-torch .model file")
+        raise ArgumentError(f"there is no model {model}; give a MACE-JAX model or a mace-torch .model file")
     if output.exists() and output.resolve() == model.resolve():
         raise ArgumentError(f"the output {output} is the model itself; choose another name")
     if not output.parent.is_dir():

@@ -7,7 +7,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -36,8 +36,14 @@ class Original:
     dtype: str  #: precision in which its constants are stored: float32 ones are rounded, whatever evaluates them
 
 
-def open_original(path: Path, head: str | None = None) -> Original:
+#: names of what mace-torch's calculator reads from ``Atoms.info`` where they differ from the model's own
+_INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
+
+
+def open_original(path: Path, head: str | None = None, features: Mapping[str, float] | None = None) -> Original:
     """The evaluator of a mace-torch ``.model`` file (a pickle: opening it runs code from it) or of a bundle.
+
+    ``features``: values of what the model embeds of the whole structure.
 
     Raises :class:`ArgumentError` for other files and where mace-torch is not installed.
     """
@@ -50,7 +56,7 @@ def open_original(path: Path, head: str | None = None) -> Original:
             f"{path} looks like a MACE-JAX model, and PyPI has no MACE-JAX; compare with the mace-torch .model file"
             " that it comes from, or with a bundle"
         )
-    return _mace_torch(path, head)
+    return _mace_torch(path, head, features or {})
 
 
 def has_original(path: Path) -> bool:
@@ -67,7 +73,7 @@ def _bundle(path: Path) -> Original:
     return Original(f"the bundle {path.name}", _evaluator(StableMDCalculator(path)), dtype)
 
 
-def _mace_torch(path: Path, head: str | None) -> Original:
+def _mace_torch(path: Path, head: str | None, features: Mapping[str, float]) -> Original:
     options = {} if head is None else {"head": head}
     with _quiet():
         try:
@@ -85,11 +91,13 @@ def _mace_torch(path: Path, head: str | None) -> Original:
             raise
         except Exception as error:  # whatever a pickle raises
             raise FormatError(f"mace-torch cannot open {path}: {type(error).__name__}: {error}") from None
-    return Original(f"mace-torch {version('mace-torch')}", _evaluator(calculator), dtype)
+    return Original(f"mace-torch {version('mace-torch')}", _evaluator(calculator, features), dtype)
 
 
-def _evaluator(calculator: Any) -> Callable[[Any], Values]:
+def _evaluator(calculator: Any, features: Mapping[str, float] | None = None) -> Callable[[Any], Values]:
     def evaluate(atoms: Any) -> Values:
+        atoms = atoms.copy()
+        atoms.info.update({_INFO_KEYS.get(name, name): value for name, value in (features or {}).items()})
         with _quiet():
             energy = float(calculator.get_property("energy", atoms))
             return Values(energy, np.asarray(calculator.get_property("forces", atoms), np.float64))

@@ -106,7 +106,7 @@ def test_lists_of_elements(tmp_path, model, monkeypatch, arguments, elements, la
     monkeypatch.setattr(stablemd.mace, "load", load)
     rest = [model, "-o", tmp_path / "out.safetensors", "--head", "dft", "-q"]
     assert error("export", *(rest + arguments if last else arguments + rest)) == "Error: enough"
-    assert asked == {"path": model, "head": "dft", "elements": elements, "kernels": "xla", "gpu": None}
+    assert asked == {"path": model, "head": "dft", "elements": elements, "features": {}, "kernels": "xla", "gpu": None}
 
 
 def test_check_finds_a_changed_weight(tmp_path, bundles):
@@ -255,6 +255,8 @@ def test_export_mistakes(tmp_path, model):
     assert "MODEL" in error("export", "-o", out)
     assert "--elements" in error("export", model, "-o", out, "--elements", " ")
     assert "--elements" in error("export", model, "-o", out, "--elements")
+    for feature in ("total_charge", "total_charge=one", "="):
+        assert f"--feature {feature} is not NAME=VALUE" in error("export", model, "-o", out, "--feature", feature)
     assert "platforms must be some of" in error("export", model, "-o", out, "-q", "--platforms", "tpu")
     assert "unexpected" in error("export", model, "more", "-o", out)
     assert "No such command" in error("exprot")
