@@ -205,7 +205,7 @@ def _one_symbol_forms(values: Sequence[int], sizes: Sequence[Values]) -> list[Af
         factor, rest = divmod(values[0] - values[1], sizes[0][symbol] - sizes[1][symbol])
         constant = values[0] - factor * sizes[0][symbol]
         # Rows may be extended by a block of any width; a multiple of them seldom is.
-        largest_constant = 4096 if factor == 1 else 4
+        largest_constant = 65536 if factor == 1 else 4
         if rest == 0 and factor > 0 and abs(constant) <= largest_constant:
             forms.append(Affine(((symbol, factor),), constant))
     return forms

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ase
 import ase.io
 import jax
@@ -55,6 +57,17 @@ def test_rotation_reflection_and_permutation(evaluators, rng, name):
     after = evaluate(turned)
     assert np.abs(after.energies - before.energies[order]).max() < 1e-10
     assert np.abs(after.forces - before.forces[order] @ turn.T).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["sic", "bpa"])
+def test_what_runs_on_cuda_is_the_same_function(evaluators, data, rng, name):
+    """It takes other blocks; here on the CPU."""
+    potential = load(data / name / "mace-jax")
+    atoms = silicon_carbide(rng) if name == "sic" else ethanol(rng)
+    expected = evaluators[name](atoms)
+    found = Evaluator(replace(potential, energy_fn=potential.platform_energy_fns["cuda"]))(atoms)
+    assert np.abs(found.energies - expected.energies).max() < 1e-10
+    assert np.abs(found.forces - expected.forces).max() < 1e-10
 
 
 def slope(energy, step):

@@ -19,9 +19,6 @@ import numpy as np
 from ._angular import spherical_harmonics
 from ._description import Basis, Description, Layer, Network, Path, Transform
 
-#: Edges per block.
-BLOCK = 256
-
 Params = dict[str, Any]
 
 
@@ -218,15 +215,16 @@ class EdgeList:
     neighbors: Any
     rows: int
     species: Any
+    block: int  #: edges that are taken at a time
 
     @property
     def count(self) -> int:
         return self.centers.shape[0]
 
 
-def _pad(array: Any, value: Any) -> Any:
+def _pad(array: Any, value: Any, block: int) -> Any:
     """A block more, so that the last block needs no special case."""
-    tail = jnp.broadcast_to(jnp.asarray(value, array.dtype), (BLOCK, *array.shape[1:]))
+    tail = jnp.broadcast_to(jnp.asarray(value, array.dtype), (block, *array.shape[1:]))
     return jnp.concatenate([array, tail])
 
 
@@ -235,8 +233,8 @@ def padded_edges(edges: EdgeList, vectors: Any, cutoff: float) -> tuple[Any, Any
 
     So it adds nothing.
     """
-    centers, neighbors = _pad(edges.centers, edges.rows - 1), _pad(edges.neighbors, edges.rows - 1)
-    return centers, neighbors, _pad(vectors, np.array([1.01 * cutoff, 0.0, 0.0]))
+    centers, neighbors = (_pad(ends, edges.rows - 1, edges.block) for ends in (edges.centers, edges.neighbors))
+    return centers, neighbors, _pad(vectors, np.array([1.01 * cutoff, 0.0, 0.0]), edges.block)
 
 
 def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..., Any], initial: Any) -> Any:
@@ -245,8 +243,8 @@ def _over_blocks(edges: EdgeList, vectors: Any, cutoff: float, body: Callable[..
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
         start, rest = state
-        block = [jax.lax.dynamic_slice_in_dim(array, start, BLOCK) for array in (vectors, centers, neighbors)]
-        return start + BLOCK, body(start, *block, rest)
+        block = [jax.lax.dynamic_slice_in_dim(array, start, edges.block) for array in (vectors, centers, neighbors)]
+        return start + edges.block, body(start, *block, rest)
 
     return jax.lax.while_loop(lambda state: state[0] < edges.count, step, (jnp.int32(0), initial))[1]
 
@@ -313,7 +311,7 @@ def convolution(
                 on_features = {ell: _scatter(on_features[ell], neighbors, on_near[ell]) for ell in on_features}
             return jax.lax.dynamic_update_slice_in_dim(on_vectors, of_vectors, start, 0), on_features
 
-        room = jnp.zeros((edges.count + BLOCK, 3), vectors.dtype)
+        room = jnp.zeros((edges.count + edges.block, 3), vectors.dtype)
         zeros = jax.tree.map(jnp.zeros_like, features)
         on_vectors, on_features = _over_blocks(edges, vectors, model.cutoff, body, (room, zeros))
         return on_vectors[: edges.count], on_features

@@ -13,44 +13,42 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-#: Rows per block.
-BLOCK = 16
-
 
 @dataclass(frozen=True)
 class ByElement:
     """Rows sorted by element."""
 
     species: Any  #: int32 [rows]
-    slots: Any  #: int32 [rows + elements * BLOCK], the rows by element; one beyond the last row where there is none
+    slots: Any  #: int32 [rows + elements * block], the rows by element; one beyond the last row where there is none
     blocks: Any  #: int32, how many blocks of ``slots`` are in use
+    block: int  #: rows that are taken at a time
 
 
-def by_element(species: Any, elements: int) -> ByElement:
+def by_element(species: Any, elements: int, block: int) -> ByElement:
     rows = species.shape[0]
     counts = jnp.zeros(elements, jnp.int32).at[species].add(1)
-    room = (counts + (BLOCK - 1)) // BLOCK * BLOCK
+    room = (counts + (block - 1)) // block * block
     before = jnp.cumsum(room) - room
     order = jnp.argsort(species)
     kind = species[order]
     place = before[kind] + jnp.arange(rows, dtype=jnp.int32) - (jnp.cumsum(counts) - counts)[kind]
-    slots = jnp.full(rows + elements * BLOCK, rows, jnp.int32).at[place].set(order.astype(jnp.int32))
-    return ByElement(species, slots, room.sum(dtype=jnp.int32) // BLOCK)
+    slots = jnp.full(rows + elements * block, rows, jnp.int32).at[place].set(order.astype(jnp.int32))
+    return ByElement(species, slots, room.sum(dtype=jnp.int32) // block, block)
 
 
 def _products(
     where: ByElement, matrices: dict[int, Any], values: dict[int, Any], *, transposed: bool = False
 ) -> dict[int, Any]:
     def body(state: tuple[Any, dict[int, Any]]) -> tuple[Any, dict[int, Any]]:
-        block, out = state
-        rows = jax.lax.dynamic_slice_in_dim(where.slots, block * BLOCK, BLOCK)
+        number, out = state
+        rows = jax.lax.dynamic_slice_in_dim(where.slots, number * where.block, where.block)
         element = where.species[rows[0]]
         made = {}
         for ell, value in values.items():
             matrix = jax.lax.dynamic_index_in_dim(matrices[ell], element, keepdims=False)
             product = value.at[rows].get(mode="clip") @ (matrix.T if transposed else matrix)
             made[ell] = out[ell].at[rows].set(product, mode="drop")
-        return block + 1, made
+        return number + 1, made
 
     width = 1 if transposed else 2
     out = {

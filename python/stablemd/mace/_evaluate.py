@@ -10,6 +10,7 @@ multiplied in float64 before anything is rounded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -222,8 +223,22 @@ def _skipped(layer: Layer, own: Params, entering: dict[int, Any], rows: Any) -> 
     return apply_by_element(rows, matrices, entering)
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """How many edges, and how many rows of one element, are taken at a time."""
+
+    edges: int
+    rows: int
+
+
+#: A block stays in a CPU's cache; a GPU wants enough of them at a time to be busy.
+BLOCKS = {"cpu": Blocks(256, 16), "cuda": Blocks(16384, 256)}
+
+
 def energy_function(
-    model: Description, convolution: Callable[..., Callable[..., list[Any]]] = convolution
+    model: Description,
+    convolution: Callable[..., Callable[..., list[Any]]] = convolution,
+    blocks: Blocks = BLOCKS["cpu"],
 ) -> Callable[[Params, Graph], Any]:
     """``f(params, graph)``: energy of each of the ``graph.rows[-1]`` leading rows without atomic energies.
 
@@ -241,14 +256,14 @@ def energy_function(
             sent = {0: own["sent"][graph.species][:, None]}
             residual = {0: own["residual"][species][:, None]} if "residual" in own else {}
             skip = {0: own["skip"][species][:, None]} if "skip" in own else {}
-            grouped = by_element(species, elements) if layer.selector else None
+            grouped = by_element(species, elements, blocks.rows) if layer.selector else None
         else:
             sent = _times(entering, own["up"])
             entering = {ell: values[:rows] for ell, values in entering.items()}
             residual = _times(entering, own["residual"])
-            grouped = by_element(species, elements)
+            grouped = by_element(species, elements, blocks.rows)
             skip = _skipped(layer, own, entering, grouped)
-        edges = EdgeList(graph.centers[:count], graph.neighbors[:count], rows, graph.species)
+        edges = EdgeList(graph.centers[:count], graph.neighbors[:count], rows, graph.species, blocks.edges)
         convolve = convolution(layer, model, own, basis_numbers, edges, constant_features=index == 0)
         sums = convolve(graph.vectors[:count], sent)
         features = _features(model, layer, own, _messages_mixed(layer, own, sums), residual, grouped)

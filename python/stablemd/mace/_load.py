@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..potential import Potential
 from . import _jax_files
 from ._description import Description, with_elements
-from ._evaluate import energy_function, parameters
+from ._evaluate import BLOCKS, energy_function, parameters
 
 
 def load(
@@ -86,18 +86,20 @@ def _with_kernels(
         raise ArgumentError(f"kernels must be 'xla' or 'oeq', got {kernels!r}")
     if gpu is not None and kernels != "oeq":
         raise ArgumentError("gpu names the device of OpenEquivariance's kernels; it needs kernels='oeq'")
+    on_cuda = {"cuda": energy_function(description, blocks=BLOCKS["cuda"])}
     if kernels == "xla":
-        return {}, ()
+        return on_cuda, ()
     from ..oeq import DEVICES, TARGETS
     from ._oeq_convolution import oeq_convolution
 
     if gpu is not None and gpu not in DEVICES:
         raise ArgumentError(f"gpu = {gpu!r} is not known; known are {', '.join(DEVICES)}")
     devices = {"cpu": None} if gpu is None else {"cpu": None, "cuda": gpu}
-    return {
-        platform: energy_function(description, partial(oeq_convolution, gpu=device))
+    with_calls = {
+        platform: energy_function(description, partial(oeq_convolution, gpu=device), BLOCKS[platform])
         for platform, device in devices.items()
-    }, TARGETS
+    }
+    return on_cuda | with_calls, TARGETS
 
 
 def _with_elements(description: Description, elements: Sequence[str], where: str) -> Description:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..oeq import Instruction, Irreps, Problem, TensorProductConv, real_clebsch_gordan
-from ._convolution import BLOCK, EdgeList, Params, edge_inputs, ends_of, padded_edges
+from ._convolution import EdgeList, Params, edge_inputs, ends_of, padded_edges
 from ._description import Description, Layer, Path
 
 
@@ -53,12 +53,12 @@ def _problem(layer: Layer, model: Description, dtype: str) -> Problem:
 
 
 def _inputs_function(
-    layer: Layer, model: Description, own: Params, basis_numbers: Any, kinds: tuple[Any, Any], count: int
+    layer: Layer, model: Description, own: Params, basis_numbers: Any, kinds: tuple[Any, Any], edges: EdgeList
 ) -> Callable[[Any], tuple[Any, ...]]:
     """``f(vectors)``: what :func:`._convolution.edge_inputs` gives for all edges.
 
-    ``vectors`` are ``count`` and a block more, and so are the species ``kinds`` and the results. Block by block, and
-    the gradient computes each block again, so that what lies between never leaves the cache.
+    ``vectors`` are those of ``edges`` and a block more, and so are the species ``kinds`` and the results. Block by
+    block, and the gradient computes each block again, so that what lies between never leaves the cache.
     """
 
     def of_block(vectors: Any, start: Any) -> tuple[Any, ...]:
@@ -69,17 +69,17 @@ def _inputs_function(
         def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
             start, written = state
             write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-            return start + BLOCK, jax.tree.map(write, written, body(start))
+            return start + edges.block, jax.tree.map(write, written, body(start))
 
-        room = jax.tree.map(lambda width: jnp.zeros((count + BLOCK, width), dtype), widths)
-        return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), room))[1]
+        room = jax.tree.map(lambda width: jnp.zeros((edges.count + edges.block, width), dtype), widths)
+        return jax.lax.while_loop(lambda state: state[0] < edges.count, step, (jnp.int32(0), room))[1]
 
     def take(array: Any, start: Any) -> Any:
-        return jax.lax.dynamic_slice_in_dim(array, start, BLOCK)
+        return jax.lax.dynamic_slice_in_dim(array, start, edges.block)
 
     @jax.custom_vjp
     def inputs(vectors: Any) -> tuple[Any, ...]:
-        block = jax.ShapeDtypeStruct((BLOCK, 3), vectors.dtype)
+        block = jax.ShapeDtypeStruct((edges.block, 3), vectors.dtype)
         widths = jax.tree.map(lambda array: array.shape[1], jax.eval_shape(of_block, block, 0))
         return over_blocks(lambda start: of_block(take(vectors, start), start), widths, vectors.dtype)
 
@@ -114,7 +114,7 @@ def oeq_convolution(
     def summed(vectors: Any, features: dict[int, Any]) -> list[Any]:
         centers, neighbors, vectors = padded_edges(edges, vectors, model.cutoff)
         kinds = ends_of(edges, centers, neighbors)
-        inputs = _inputs_function(layer, model, own, basis_numbers, kinds, edges.count)
+        inputs = _inputs_function(layer, model, own, basis_numbers, kinds, edges)
         harmonics, weights, *density = inputs(vectors)
         product = _operator(_problem(layer, model, vectors.dtype.name), gpu)
         sent = [features[ell].reshape(features[ell].shape[0], -1) for ell in sorted(features)]
