@@ -69,8 +69,9 @@ test: test-cpp test-python
 test-cpp: $(BUILD)/.tests
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
 
+# Two files of tests at a time: most of them wait for one thread of a compiler.
 test-python: $(BUILD)/.tests
-	OEQ_EXTJAX_SDIST=$(SDIST) $(BIN)/python -m pytest
+	OEQ_EXTJAX_SDIST=$(SDIST) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Providers on the CUDA plugin; needs no GPU.
 test-cuda: $(CUDA)/.installed
