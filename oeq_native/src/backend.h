@@ -16,21 +16,22 @@
 
 namespace oeq {
 
-enum class Family : uint8_t { kTensorProduct, kConvolution };
+enum class Family : uint8_t { kTensorProduct, kConvolution, kContraction };
 enum class Order : uint8_t { kForward, kBackward, kDoubleBackward };
 enum class Platform : uint8_t { kHost, kCuda };
 
 /// Element types as OpenEquivariance numbers them in a payload's `kernel_prop`.
 enum class DType : int64_t { kFloat32 = 1, kFloat64 = 2, kInt32 = 3, kInt64 = 4, kUint8 = 5 };
 
-/// A payload's `kernel_prop`: what the operands must look like.
+/// A payload's `kernel_prop`: what the operands must look like. Of a contraction: l1_dim features and l3_dim outputs
+/// per channel, weight_numel paths.
 struct KernelProperties {
   int64_t l1_dim = 0, l2_dim = 0, l3_dim = 0, weight_numel = 0;
   bool shared_weights = false;
   DType irrep_dtype = DType::kFloat32;
   DType weight_dtype = DType::kFloat32;
+  DType idx_dtype = DType::kInt32;  // of a convolution's edges, of a contraction's elements
   // Convolutions only.
-  DType idx_dtype = DType::kInt32;
   bool deterministic = false;
   int64_t workspace_size = 0;  // bytes
 };

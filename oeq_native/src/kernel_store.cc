@@ -157,7 +157,7 @@ std::shared_ptr<const Image> KernelStore::compile(const KernelSlot &slot, const 
 
 void KernelStore::notice(const KernelSlot &slot, const std::string &what) const {
   if (!verbose_) return;
-  static constexpr const char *kFamilies[] = {"tensor product", "convolution"};
+  static constexpr const char *kFamilies[] = {"tensor product", "convolution", "contraction"};
   static constexpr const char *kOrders[] = {"forward", "backward", "double backward"};
   const Unit &unit = slot.unit;
   const char *order = slot.backend.one_image_for_all_orders() ? "all orders" : kOrders[static_cast<int>(unit.order)];

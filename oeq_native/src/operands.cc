@@ -10,11 +10,12 @@ constexpr int64_t kAny = -1;  // a dimension that may have any length
 
 struct Shape {
   int64_t rank;
-  int64_t dims[2];
+  int64_t dims[3];
 };
 
-Shape vector(int64_t length) { return {1, {length, 0}}; }
-Shape matrix(int64_t rows, int64_t columns) { return {2, {rows, columns}}; }
+Shape vector(int64_t length) { return {1, {length, 0, 0}}; }
+Shape matrix(int64_t rows, int64_t columns) { return {2, {rows, columns, 0}}; }
+Shape blocks(int64_t rows, int64_t components, int64_t channels) { return {3, {rows, components, channels}}; }
 
 XLA_FFI_DataType xla_dtype(DType dtype) {
   switch (dtype) {
@@ -89,12 +90,14 @@ class Binder {
     return checked(name, results_.types[i] == XLA_FFI_RetType_BUFFER, results_.rets[i], shape, dtype).data;
   }
 
-  /// Length of the first dimension of an operand; 0 where it has none.
-  int64_t rows_of_argument(int64_t i) const {
+  /// Length of a dimension of an operand; 0 where it has none.
+  int64_t dimension_of_argument(int64_t i, int64_t dimension) const {
     if (arguments_.types[i] != XLA_FFI_ArgType_BUFFER) return 0;
     const auto &buffer = *static_cast<const XLA_FFI_Buffer *>(arguments_.args[i]);
-    return buffer.rank == 0 ? 0 : buffer.dims[0];
+    return buffer.rank <= dimension ? 0 : buffer.dims[dimension];
   }
+
+  int64_t rows_of_argument(int64_t i) const { return dimension_of_argument(i, 0); }
 
  private:
   static const XLA_FFI_Buffer &checked(const char *name, bool is_buffer, const void *operand, const Shape &shape,
@@ -176,10 +179,33 @@ void bind_graph(Binder &bind, const KernelProperties &p, OeqCall &call) {
   call.sender_order_count = order.dims[0];
 }
 
+OeqCall bind_contraction(Order order, const KernelProperties &p, const XLA_FFI_CallFrame &frame) {
+  Binder bind(frame);
+  const bool backward = order == Order::kBackward;
+  bind.expect_counts(backward ? 4 : 3, 1);
+  OeqCall call{};
+  call.products = bind.rows_of_argument(0);
+  call.channels = bind.dimension_of_argument(0, 2);
+  call.nodes = bind.rows_of_argument(1);
+  const Shape features = blocks(call.products, p.l1_dim, call.channels);
+  const Shape outputs = blocks(call.products, p.l3_dim, call.channels);
+  call.L1 = bind.argument("features", features, p.irrep_dtype).data;
+  call.W = bind.argument("weights", blocks(call.nodes, p.weight_numel, call.channels), p.weight_dtype).data;
+  call.receivers = bind.argument("species", vector(call.products), p.idx_dtype).data;
+  if (backward) {
+    call.L3_grad = bind.argument("L3_grad", outputs, p.irrep_dtype).data;
+    call.L1_grad = bind.result("L1_grad", features, p.irrep_dtype);
+  } else {
+    call.L3 = bind.result("L3_out", outputs, p.irrep_dtype);
+  }
+  return call;
+}
+
 }  // namespace
 
 OeqCall bind_operands(Order order, const Payload &payload, const XLA_FFI_CallFrame &frame) {
   const KernelProperties &p = payload.properties;
+  if (payload.family == Family::kContraction) return bind_contraction(order, p, frame);
   const bool convolution = payload.family == Family::kConvolution;
   Binder bind(frame);
   bind.expect_counts(tensor_count(order) + (convolution ? kGraphOperands : 0), result_count(order));

@@ -53,8 +53,8 @@ KernelProperties parse_properties(Family family, const Json &json) {
   if (family == Family::kConvolution) {
     p.workspace_size = members.integer("workspace_size", 0, kMostElements);
     p.deterministic = members.flag("deterministic");
-    p.idx_dtype = members.dtype("idx_dtype");
   }
+  if (family != Family::kTensorProduct) p.idx_dtype = members.dtype("idx_dtype");
   return p;
 }
 

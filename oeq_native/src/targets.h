@@ -23,6 +23,8 @@ inline constexpr Target kTargets[] = {
     {"conv_forward", Family::kConvolution, Order::kForward},
     {"conv_backward", Family::kConvolution, Order::kBackward},
     {"conv_double_backward", Family::kConvolution, Order::kDoubleBackward},
+    {"contraction_forward", Family::kContraction, Order::kForward},
+    {"contraction_backward", Family::kContraction, Order::kBackward},
 };
 
 inline constexpr size_t kTargetCount = sizeof(kTargets) / sizeof(kTargets[0]);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend.h"
+#include "cpu/contraction.h"
 #include "cpu/generator.h"
 #include "cpu/host_compiler.h"
 #include "cpu/host_kernel.h"
@@ -54,15 +55,18 @@ __attribute__((visibility("default"))) void *driver_open(const char *payload, in
   try {
     const auto which = static_cast<oeq::Family>(family);
     const oeq::Payload parsed = oeq::parse_payload(which, payload);
-    const oeq::cpu::Problem problem = oeq::cpu::parse_problem(parsed.problem, parsed.properties, which);
     const auto degree = static_cast<oeq::Order>(order);
+    if (which == oeq::Family::kContraction)
+      return static_cast<oeq::Kernel *>(
+          new oeq::cpu::ContractionKernel(oeq::cpu::parse_contraction(parsed.problem, parsed.properties), degree));
+    const oeq::cpu::Problem problem = oeq::cpu::parse_problem(parsed.problem, parsed.properties, which);
     std::unique_ptr<oeq::cpu::SharedLibrary> library;
     if (!generic) {
       const oeq::cpu::HostCompiler compiler;
       const std::string source = oeq::cpu::generate(problem, which, degree, oeq::cpu::this_vector_unit());
       library = std::make_unique<oeq::cpu::SharedLibrary>(compiler.compile(source, oeq::StopFlag(false)));
     }
-    return new oeq::cpu::HostKernel(problem, which, degree, std::move(library));
+    return static_cast<oeq::Kernel *>(new oeq::cpu::HostKernel(problem, which, degree, std::move(library)));
   } catch (const std::exception &failure) {
     report(failure, error, length);
     return nullptr;
@@ -73,7 +77,7 @@ __attribute__((visibility("default"))) int driver_run(const void *kernel, const 
                                                       int length) {
   try {
     Threads executor(threads);
-    static_cast<const oeq::cpu::HostKernel *>(kernel)->run(*call, {&executor, nullptr});
+    static_cast<const oeq::Kernel *>(kernel)->run(*call, {&executor, nullptr});
     return 0;
   } catch (const std::exception &failure) {
     return report(failure, error, length);

@@ -15,6 +15,8 @@ TARGETS = [
     "conv_forward",
     "conv_backward",
     "conv_double_backward",
+    "contraction_forward",
+    "contraction_backward",
 ]
 
 

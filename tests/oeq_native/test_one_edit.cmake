@@ -41,7 +41,7 @@ if(PYTHON_MODULE)
     COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${WORK}/lib/liboeq_native.so PYTHONPATH=${folder} ${PYTHON} -c
             "import _oeq_native as m; print(*m.registrations('cpu')); print(*m.registrations('cuda'))"
     OUTPUT_VARIABLE printed ERROR_VARIABLE log)
-  set(line "tp_forward tp_forward_twin tp_backward tp_double_backward conv_forward conv_backward conv_double_backward\n")
+  set(line "tp_forward tp_forward_twin tp_backward tp_double_backward conv_forward conv_backward conv_double_backward contraction_forward contraction_backward\n")
   if(NOT printed STREQUAL "${line}${line}")
     message(FATAL_ERROR "registrations() held\n${printed}${log}")
   endif()

@@ -60,7 +60,8 @@ XLA_FFI_Api fake_api() {
 }
 
 const std::vector<std::string> kTargets = {"tp_forward",   "tp_backward",   "tp_double_backward",
-                                           "conv_forward", "conv_backward", "conv_double_backward"};
+                                           "conv_forward", "conv_backward", "conv_double_backward",
+                                           "contraction_forward", "contraction_backward"};
 
 /// What `action` writes to stderr.
 template <typename Action>

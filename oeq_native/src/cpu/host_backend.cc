@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "../backend.h"
+#include "contraction.h"
 #include "generator.h"
 #include "host_compiler.h"
 #include "host_kernel.h"
@@ -18,6 +19,7 @@ namespace cpu {
 namespace {
 
 const char *const kGenericImage = "generic kernel";
+const char *const kBuiltInImage = "built-in kernel";
 
 /// FNV-1a: names the architecture; collisions of two CPUs' feature lists are not a concern at 64 bits.
 std::string short_hash(const std::string &text) {
@@ -55,6 +57,7 @@ class HostBackend final : public Backend {
 
   Image compile(const Unit &unit, const std::string &, const StopFlag &stop) const override {
     const Payload &payload = *unit.payload;
+    if (payload.family == Family::kContraction) return {kBuiltInImage, false};
     const Problem problem = parse_problem(payload.problem, payload.properties, payload.family);
     if (compiler_.identity().empty()) return generic("there is no C++ compiler (set CXX)");
     try {
@@ -68,6 +71,8 @@ class HostBackend final : public Backend {
 
   std::unique_ptr<Kernel> load(const Unit &unit, const Image &image, int32_t) const override {
     const Payload &payload = *unit.payload;
+    if (payload.family == Family::kContraction)
+      return std::make_unique<ContractionKernel>(parse_contraction(payload.problem, payload.properties), unit.order);
     const Problem problem = parse_problem(payload.problem, payload.properties, payload.family);
     std::unique_ptr<SharedLibrary> library;
     if (image.bytes != kGenericImage) library = std::make_unique<SharedLibrary>(image.bytes);

@@ -19,15 +19,14 @@ constexpr int64_t kLargestTile = 2048;  // products: a sender's partial sum has 
 constexpr int64_t kTilesAtLeast = 16;   // unless they became smaller than kProductsPerItem
 constexpr int64_t kMostPartialBytes = 32 << 20;
 
-/// This thread's own memory for kernels; grows, ends with the thread.
+}  // namespace
+
 void *thread_work(int64_t bytes) {
   thread_local std::unique_ptr<AlignedMemory> work;
   if (!work || work->size() < static_cast<size_t>(bytes))
     work = std::make_unique<AlignedMemory>(static_cast<size_t>(bytes));
   return work->data();
 }
-
-}  // namespace
 
 AlignedMemory::AlignedMemory(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
   size_ = (size_ + kCacheLine - 1) / kCacheLine * kCacheLine;

@@ -30,6 +30,9 @@ class AlignedMemory {
   size_t size_;
 };
 
+/// This thread's own memory for kernels, aligned to cache lines; grows, ends with the thread. Throws KernelError.
+void *thread_work(int64_t bytes);
+
 /// Memory of the last call that ended, for the next.
 class SpareMemory {
  public:

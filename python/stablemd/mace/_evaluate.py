@@ -65,8 +65,14 @@ def _polynomial_sums(polynomials: Polynomials, weights: Any, features: list[Any]
     return outputs
 
 
-def _contraction(product: dict[int, Polynomials], weights: dict[int, Any]) -> Callable[[Any], dict[int, Any]]:
-    """``f(features)`` of features [rows, components, channels]: by degree [rows, 2l+1, channels]."""
+def contraction(
+    product: dict[int, Polynomials], tables: dict[int, Any], species: Any
+) -> Callable[[Any], dict[int, Any]]:
+    """``f(features)`` of features [rows, components, channels]: by degree [rows, 2l+1, channels].
+
+    ``tables`` are weights [elements, paths, channels] by degree; those of one element hold for all ``species`` [rows].
+    """
+    weights = {ell: table if table.shape[0] == 1 else table[species] for ell, table in tables.items()}
 
     def split(features: Any) -> list[Any]:
         return [features[:, i] for i in range(features.shape[1])]
@@ -239,10 +245,12 @@ def energy_function(
     model: Description,
     convolution: Callable[..., Callable[..., list[Any]]] = convolution,
     blocks: Blocks = BLOCKS["cpu"],
+    contraction: Callable[..., Callable[[Any], dict[int, Any]]] = contraction,
 ) -> Callable[[Params, Graph], Any]:
     """``f(params, graph)``: energy of each of the ``graph.rows[-1]`` leading rows without atomic energies.
 
-    ``convolution``: how messages are made and summed, :func:`._convolution.convolution` or one like it.
+    ``convolution``: how messages are made and summed, :func:`._convolution.convolution` or one like it;
+    ``contraction``: how they are multiplied, :func:`contraction` or one like it.
     """
     elements, last = len(model.atomic_numbers), len(model.layers) - 1
     readouts = {readout.layer: readout for readout in model.readouts}
@@ -267,11 +275,8 @@ def energy_function(
         convolve = convolution(layer, model, own, basis_numbers, edges, constant_features=index == 0)
         sums = convolve(graph.vectors[:count], sent)
         features = _features(model, layer, own, _messages_mixed(layer, own, sums), residual, grouped)
-        weights = {}
-        for ell, polynomials in layer.product.items():
-            table = own["product"][str(ell)]
-            weights[ell] = table if len(polynomials.weights) == 1 else table[species]
-        made = _contraction(layer.product, weights)(features)
+        tables = {ell: own["product"][str(ell)] for ell in layer.product}
+        made = contraction(layer.product, tables, species)(features)
         return _added(_times(made, own["mix"]), skip)
 
     def energy(params: Params, graph: Graph) -> Any:

@@ -41,7 +41,8 @@ def load(
 
     ``kernels``: "xla" leaves everything to XLA; "oeq" makes the convolutions custom calls of OpenEquivariance's ops,
     which ``liboeq_native`` implements: for the CPU always, for CUDA if ``gpu`` names the GPU (such as "h200") that the
-    stored kernels are made for, which needs the package ``openequivariance``.
+    stored kernels are made for, which needs the package ``openequivariance``. For the CPU the symmetric contraction is
+    a custom call too.
 
     Energies are in eV and lengths in Angstrom. Raises ``ValueError`` for a model that cannot be evaluated, a damaged
     file, an unknown head or element, and ``FileNotFoundError``.
@@ -90,16 +91,17 @@ def _with_kernels(
     if kernels == "xla":
         return on_cuda, ()
     from ..oeq import DEVICES, TARGETS
+    from ._oeq_contraction import oeq_contraction
     from ._oeq_convolution import oeq_convolution
 
     if gpu is not None and gpu not in DEVICES:
         raise ArgumentError(f"gpu = {gpu!r} is not known; known are {', '.join(DEVICES)}")
-    devices = {"cpu": None} if gpu is None else {"cpu": None, "cuda": gpu}
-    with_calls = {
-        platform: energy_function(description, partial(oeq_convolution, gpu=device), BLOCKS[platform])
-        for platform, device in devices.items()
+    functions = on_cuda | {
+        "cpu": energy_function(description, partial(oeq_convolution, gpu=None), contraction=oeq_contraction)
     }
-    return on_cuda | with_calls, TARGETS
+    if gpu is not None:
+        functions["cuda"] = energy_function(description, partial(oeq_convolution, gpu=gpu), BLOCKS["cuda"])
+    return functions, TARGETS
 
 
 def _with_elements(description: Description, elements: Sequence[str], where: str) -> Description:

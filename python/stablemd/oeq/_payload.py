@@ -11,8 +11,8 @@ from typing import Any, Literal
 from ._cuda_source import cuda_payload
 from ._problem import Problem
 
-_FLOAT_CODES = {"float32": 1, "float64": 2}
-_INT32_CODE = 3
+FLOAT_CODES = {"float32": 1, "float64": 2}
+INT32_CODE = 3
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Kernel:
     workspace_size: int  #: bytes of the operand ``workspace``
 
 
+def payload_hash(payload: str) -> int:
+    """56 bits, as OpenEquivariance's hash, so that it is a non-negative int64."""
+    return int.from_bytes(hashlib.sha256(payload.encode()).digest()[:7], "big")
+
+
 def _kernel_properties(problem: Problem, family: str, deterministic: bool) -> dict[str, int]:
     convolution = family == "conv"
     return {
@@ -37,9 +42,9 @@ def _kernel_properties(problem: Problem, family: str, deterministic: bool) -> di
         "opt_level": 3,
         "shared_weights": int(problem.shared_weights),
         "deterministic": int(deterministic or not convolution),
-        "irrep_dtype": _FLOAT_CODES[problem.dtype],
-        "weight_dtype": _FLOAT_CODES[problem.dtype],
-        "idx_dtype": _INT32_CODE if convolution else 0,
+        "irrep_dtype": FLOAT_CODES[problem.dtype],
+        "weight_dtype": FLOAT_CODES[problem.dtype],
+        "idx_dtype": INT32_CODE if convolution else 0,
     }
 
 
@@ -54,7 +59,5 @@ def make_kernel(
     order = "oeq" if gpu is not None and problem.oeq_weight_order is not None else "e3nn"
     content["problem"] = problem.to_json(order)
     payload = json.dumps(content)
-    digest = hashlib.sha256(payload.encode()).digest()
     workspace = content["kernel_prop"]["workspace_size"]
-    # 56 bits, as OpenEquivariance's hash, so that it is a non-negative int64.
-    return Kernel(family, payload, int.from_bytes(digest[:7], "big"), problem.irreps_out.dim, workspace)
+    return Kernel(family, payload, payload_hash(payload), problem.irreps_out.dim, workspace)

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import mul
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 
 from ._coupling import real_clebsch_gordan
 from ._irreps import Irreps
 from ._problem import Problem
+
+if TYPE_CHECKING:
+    from ._contraction import ContractionProblem
 
 
 def _split(row: jax.Array, irreps: Irreps, layout: str) -> list[jax.Array]:
@@ -65,3 +72,16 @@ def convolution(
     """
     messages = tensor_product(problem, x[senders], y, w)
     return jax.ops.segment_sum(messages, receivers, num_segments=x.shape[0])
+
+
+def contraction(problem: ContractionProblem, features: jax.Array, weights: jax.Array, species: jax.Array) -> jax.Array:
+    """``features`` [rows, features, channels], ``weights`` [elements, paths, channels] → [rows, outputs, channels].
+
+    ``species``: int32 [rows], each row's element.
+    """
+    outputs = [jnp.zeros_like(features[:, 0]) for _ in range(problem.outputs)]
+    own = weights[species]
+    for output, path, terms in problem.polynomials:
+        value = sum(coefficient * reduce(mul, (features[:, i] for i in indices)) for coefficient, *indices in terms)
+        outputs[output] = outputs[output] + own[:, path] * value
+    return jnp.stack(outputs, axis=1)
