@@ -49,16 +49,20 @@ int report(const std::exception &error, char *text, int length) {
 
 extern "C" {
 
-/// Null on failure. `generic`: the kernel for machines without a compiler.
+/// Null on failure. `generic`: the kernel for machines without a compiler; of a contraction the loops, 0 the fastest.
 __attribute__((visibility("default"))) void *driver_open(const char *payload, int family, int order, int generic,
                                                          char *error, int length) {
   try {
     const auto which = static_cast<oeq::Family>(family);
     const oeq::Payload parsed = oeq::parse_payload(which, payload);
     const auto degree = static_cast<oeq::Order>(order);
-    if (which == oeq::Family::kContraction)
+    if (which == oeq::Family::kContraction) {
+      const auto loops = oeq::cpu::contraction_loops();
+      if (generic >= static_cast<int>(loops.size())) throw oeq::KernelError("this CPU has no such vector unit");
+      const auto contraction = oeq::cpu::parse_contraction(parsed.problem, parsed.properties);
       return static_cast<oeq::Kernel *>(
-          new oeq::cpu::ContractionKernel(oeq::cpu::parse_contraction(parsed.problem, parsed.properties), degree));
+          new oeq::cpu::ContractionKernel(contraction, degree, *loops[static_cast<size_t>(generic)]));
+    }
     const oeq::cpu::Problem problem = oeq::cpu::parse_problem(parsed.problem, parsed.properties, which);
     std::unique_ptr<oeq::cpu::SharedLibrary> library;
     if (!generic) {

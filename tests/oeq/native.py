@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from stablemd.oeq import Problem, make_kernel
+from stablemd.oeq import ContractionProblem, Problem, make_contraction_kernel, make_kernel
 
 ORDERS = ("forward", "backward", "double_backward")
-FAMILIES = ("tp", "conv")
+FAMILIES = ("tp", "conv", "contraction")
 _TENSORS = ("L1", "L2", "W", "L3_grad", "L1_dgrad", "L2_dgrad", "W_dgrad")
 _RESULTS = ("L3", "L1_grad", "L2_grad", "W_grad", "L3_dgrad")
 _POINTERS = (*_TENSORS, *_RESULTS, "receivers", "senders", "sender_order")
@@ -25,7 +25,7 @@ class _Call(ctypes.Structure):
         [("products", ctypes.c_int64), ("nodes", ctypes.c_int64)]
         + [(name, ctypes.c_void_p) for name in _POINTERS]
         + [("sender_order_count", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_int64)]
-        + [("reserved", ctypes.c_int64 * 8)]
+        + [("channels", ctypes.c_int64), ("reserved", ctypes.c_int64 * 8)]
     )
 
 
@@ -81,7 +81,7 @@ class Output:
 
 
 @cache
-def _open(payload: str, family: str, order: str, generic: bool) -> int:
+def _open(payload: str, family: str, order: str, generic: int) -> int:
     """A kernel's handle; compiled once, and then it stays: tests run with all earlier kernels loaded."""
     error = ctypes.create_string_buffer(1 << 16)
     numbers = FAMILIES.index(family), ORDERS.index(order), int(generic)
@@ -97,6 +97,38 @@ def compile_source(text: str, stop_after: float = -1, limit: float = 600) -> Non
     milliseconds = int(1000 * stop_after), int(1000 * limit)
     if library().driver_compile(text.encode(), *milliseconds, error, len(error)):
         raise RuntimeError(error.value.decode())
+
+
+def _run(handle: int, call: _Call, threads: int) -> None:
+    error = ctypes.create_string_buffer(1 << 12)
+    if library().driver_run(ctypes.c_void_p(handle), ctypes.byref(call), threads, error, len(error)):
+        raise RuntimeError(error.value.decode())
+
+
+def open_contraction(payload: str, order: str, unit: int = 0) -> int:
+    """A kernel's handle; ``unit`` 0 is the fastest. RuntimeError for a bad payload or a unit that is not there."""
+    return _open(payload, "contraction", order, unit)
+
+
+class NativeContraction:
+    """One order of a symmetric contraction."""
+
+    def __init__(self, problem: ContractionProblem, order: str, unit: int = 0):
+        self.problem, self.order = problem, order
+        self._handle = open_contraction(make_contraction_kernel(problem).payload, order, unit)
+
+    def __call__(self, x: np.ndarray, w: np.ndarray, species: np.ndarray, *z: np.ndarray, threads=1) -> np.ndarray:
+        """Runs the op once into poisoned memory."""
+        arrays = [aligned_copy(a, self.problem.dtype) for a in (x, w, *z)]
+        backward = self.order == "backward"
+        output = Output(x.shape if backward else (len(x), self.problem.outputs, x.shape[2]), self.problem.dtype)
+        call = _Call(products=len(x), nodes=len(w), channels=x.shape[2], receivers=species.ctypes.data)
+        for name, array in zip(("L1", "W", "L3_grad"), arrays, strict=False):
+            setattr(call, name, array.ctypes.data)
+        setattr(call, "L1_grad" if backward else "L3", output.array.ctypes.data)
+        _run(self._handle, call, threads)
+        assert output.is_guarded(), "written outside its memory"
+        return output.array
 
 
 class NativeKernel:
@@ -121,12 +153,9 @@ class NativeKernel:
         outputs = self._outputs(x, y, w)
         for name, output in outputs.items():
             setattr(call, name, output.array.ctypes.data)
-        error = ctypes.create_string_buffer(1 << 12)
 
         def run(_keep_alive=(arrays, graph)) -> dict[str, Output]:
-            handle = ctypes.c_void_p(self._handle)
-            if library().driver_run(handle, ctypes.byref(call), threads, error, len(error)):
-                raise RuntimeError(error.value.decode())
+            _run(self._handle, call, threads)
             return outputs
 
         return run

@@ -59,8 +59,8 @@ XLA_FFI_Api fake_api() {
   return api;
 }
 
-const std::vector<std::string> kTargets = {"tp_forward",   "tp_backward",   "tp_double_backward",
-                                           "conv_forward", "conv_backward", "conv_double_backward",
+const std::vector<std::string> kTargets = {"tp_forward",          "tp_backward",         "tp_double_backward",
+                                           "conv_forward",        "conv_backward",       "conv_double_backward",
                                            "contraction_forward", "contraction_backward"};
 
 /// What `action` writes to stderr.

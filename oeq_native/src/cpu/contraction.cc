@@ -12,16 +12,6 @@ namespace {
 
 constexpr int64_t kRowsPerItem = 128;  // enough that making coefficients, as long as a row or two, hardly counts
 
-const ContractionLoops &loops_of_this_cpu() {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd"))
-    return kAvx512Loops;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2Loops;
-#endif
-  return kBaselineLoops;
-}
-
 /// Rows of one element.
 struct Chunk {
   int element;
@@ -63,10 +53,22 @@ int64_t contraction_work(const ContractionProgram &p, const ContractionLoops &lo
 
 }  // namespace
 
-ContractionKernel::ContractionKernel(const ContractionProblem &problem, Order order)
+std::vector<const ContractionLoops *> contraction_loops() {
+  std::vector<const ContractionLoops *> loops;
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd"))
+    loops.push_back(&kAvx512Loops);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) loops.push_back(&kAvx2Loops);
+#endif
+  loops.push_back(&kBaselineLoops);
+  return loops;
+}
+
+ContractionKernel::ContractionKernel(const ContractionProblem &problem, Order order, const ContractionLoops &loops)
     : trees_(problem, order),
       program_(trees_.program()),
-      loops_(loops_of_this_cpu()),
+      loops_(loops),
       backward_(order == Order::kBackward),
       size_(problem.double_precision ? 8 : 4) {
   if (order == Order::kDoubleBackward) throw KernelError("the symmetric contraction has no double backward");

@@ -5,13 +5,19 @@
 // vector unit; nothing is compiled at run time.
 #pragma once
 
+#include <vector>
+
 #include "contraction_problem.h"
 
 namespace oeq::cpu {
 
+/// The loops that this CPU can run, the fastest first.
+std::vector<const ContractionLoops *> contraction_loops();
+
 class ContractionKernel final : public Kernel {
  public:
-  ContractionKernel(const ContractionProblem &problem, Order order);
+  ContractionKernel(const ContractionProblem &problem, Order order,
+                    const ContractionLoops &loops = *contraction_loops().front());
 
   /// Throws KernelError where an atom's element is none of the weights'.
   void run(const OeqCall &call, const Launch &launch) const override;

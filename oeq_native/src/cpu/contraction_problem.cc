@@ -138,8 +138,7 @@ void ContractionTrees::add_node(const Monomials &monomials, size_t begin, size_t
     first = last;
   }
   nodes_[place].inner = static_cast<int>(inner.size());
-  for (const auto &[first, last] : inner)
-    add_node(monomials, first, last, depth + 1, monomials.indices[first][depth]);
+  for (const auto &[first, last] : inner) add_node(monomials, first, last, depth + 1, monomials.indices[first][depth]);
 }
 
 void ContractionTrees::add_monomial(const Monomials &monomials, size_t place) {

@@ -8,7 +8,6 @@ respect to the weights and everything of higher order, is plain JAX (:func:`.ref
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
