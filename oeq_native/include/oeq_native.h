@@ -4,9 +4,9 @@
  *
  * The library is an FFI provider: whoever owns an XLA client calls RegisterFFi(api, platform) once, and programs with
  * custom calls to tp_forward, tp_backward, tp_double_backward, conv_forward, conv_backward and conv_double_backward
- * run. JAX takes the same handlers from the table below. A call's attribute `kernel` (JSON) says what to compute, its
- * attribute `hash` finds equal ones fast; kernels are compiled once per process and device architecture by a pool of
- * workers.
+ * run, and on the host contraction_forward and contraction_backward, MACE's symmetric contraction. JAX takes the same
+ * handlers from the table below. A call's attribute `kernel` (JSON) says what to compute, its attribute `hash` finds
+ * equal ones fast; kernels are compiled once per process and device architecture by a pool of workers.
  *
  * Settings, read when the first kernel is made (RegisterFFi refuses values that are no good):
  *   OEQ_COMPILE_THREADS  workers, 1..256; default: the cores available to the process, at most 16
