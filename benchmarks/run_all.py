@@ -5,7 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("accuracy.py", "warm_start.py", "overhead.py", "deform.py", "kernels.py", "export_medium.py", "conservation.py")
+SCRIPTS = (
+    "accuracy.py",
+    "warm_start.py",
+    "overhead.py",
+    "deform.py",
+    "kernels.py",
+    "export_medium.py",
+    "conservation.py",
+)
 
 
 def main() -> None:
