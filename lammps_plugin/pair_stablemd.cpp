@@ -135,6 +135,9 @@ void PairStableMD::coeff(int narg, char **arg) {
   std::vector<std::string> files;
   for (int n = 2; n < first_symbol; ++n) {
     const std::string found = utils::get_potential_file_path(arg[n]);
+    if (found.empty() && std::strpbrk(arg[n], "./") == nullptr)
+      error->all(FLERR, std::string("pair_style stablemd: there is no file ") + arg[n] +
+                            "; use pair_coeff * * FILE and one chemical symbol per atom type");
     files.push_back(found.empty() ? arg[n] : found);
   }
   load_models(files);

@@ -68,6 +68,9 @@ Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
 void Model::check_targets() const {
   for (const std::string &target : interface_.targets) {
     if (runtime_->providers().provide(target)) continue;
+    const std::string failure = runtime_->providers().failure();
+    if (!failure.empty())
+      fail(SMD_ERROR_PROVIDER, name_, ": needs the FFI target `", target, "`, which no provider registered: ", failure);
     fail(SMD_ERROR_PROVIDER, name_, ": needs the FFI target `", target, "`, which no provider registered (looked in ",
          runtime_->providers().searched(), "): put the provider's library on STABLEMD_FFI_PATH");
   }

@@ -255,7 +255,7 @@ void Providers::load_own() {
       count_ += load_library(registry, library, device_, log_info_);
     } catch (const Error &error) {
       log_info_(std::string("not used: ") + error.what());
-      searched_ += std::string(" (") + error.what() + ")";
+      failure_ = error.what();
     }
   }
 }
@@ -263,6 +263,11 @@ void Providers::load_own() {
 int Providers::count() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return count_;
+}
+
+std::string Providers::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
 }
 
 std::string Providers::searched() const {

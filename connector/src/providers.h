@@ -29,8 +29,10 @@ class Providers {
   bool provide(const std::string &target);
 
   int count() const;
-  /// For messages: where providers were looked for, and what came of it.
+  /// For messages: where providers were looked for.
   std::string searched() const;
+  /// Why the last one beside this library that cannot be used was left out; "" if none was.
+  std::string failure() const;
 
  private:
   void load_own();
@@ -41,6 +43,7 @@ class Providers {
   mutable std::mutex mutex_;
   int count_ = 0;
   std::string searched_;
+  std::string failure_;
   bool own_loaded_ = false;
 };
 

@@ -344,6 +344,8 @@ def check(
     for option, value in (("--structures", structures), ("--plot", picture), ("--head", head)):
         if value is not None and against is None:
             raise ArgumentError(f"{option} needs --against MODEL")
+    if against is not None and not against.exists():
+        raise ArgumentError(f"there is no file {against} to compare with")
     bundle = read_bundle(file)
     passed = _check_reference(bundle, runtime)
     if against is not None:
@@ -411,7 +413,8 @@ def _check_against(
         _parity.rattled(stored_reference(bundle).atoms()) if structures is None else _parity.read_structures(structures)
     )
     progress(f"load {against}")
-    original = open_original(against, head or (bundle.manifest.get("source") or {}).get("head"))
+    source = bundle.manifest.get("source") or {}
+    original = open_original(against, head or source.get("head"), source.get("features"))
     calculator = StableMDCalculator(bundle.path, **runtime)
     parity = _parity.compare(calculator, original, frames, progress)
     constant = dict(zip(bundle.manifest["elements"], bundle.manifest["atomic_energies"], strict=True))

@@ -81,7 +81,7 @@ def _mace_torch(path: Path, head: str | None, features: Mapping[str, float]) -> 
             from mace.calculators import MACECalculator
         except ImportError as error:
             raise ArgumentError(
-                f"{path} is evaluated with mace-torch, which is not installed ({error}); pip install 'stablemd[torch]'"
+                f"{path} is evaluated with mace-torch, which is not installed ({error}); pip install torch mace-torch"
             ) from None
         try:
             model = torch.load(path, map_location="cpu", weights_only=False)

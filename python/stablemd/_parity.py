@@ -121,7 +121,7 @@ def check_plot(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ArgumentError("--plot needs matplotlib: pip install 'stablemd[plot]'") from None
+        raise ArgumentError("--plot needs matplotlib: pip install matplotlib") from None
     if path.suffix.lstrip(".").lower() not in Figure().canvas.get_supported_filetypes():
         raise ArgumentError(f"--plot: {path} has no suffix of a picture; use .png, .pdf or .svg")
     if not path.parent.is_dir():

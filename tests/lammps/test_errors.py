@@ -79,6 +79,13 @@ def test_newer_format(fails, script, toy_bundle, tmp_path):
 
 
 @BOTH
+def test_forgotten_file(fails, script, ranks):
+    lines = [line.replace("forgotten ", "") for line in script("forgotten")]
+    assert any(line == "pair_coeff * * Si C" for line in lines)
+    fails(lines, "there is no file Si; use pair_coeff * * FILE", ranks=ranks)
+
+
+@BOTH
 def test_unknown_element(fails, script, toy_bundle, ranks):
     lines = script(toy_bundle("message_passing"))
     lines = [line.replace("Si C", "Si Xe") if line.startswith("pair_coeff") else line for line in lines]

@@ -42,7 +42,7 @@ def run(tmp_path: Path, compiler: str, program: str = PROGRAM) -> subprocess.Com
 
 
 @pytest.mark.parametrize("kind, reason", [
-    ("missing", "there is no C++ compiler (set CXX)"),
+    ("missing", "the C++ compiler {} cannot be run (set CXX)"),
     ("failing", "the host compiler {} failed"),
     ("writes nothing", "the host compiler {} failed"),
 ])  # fmt: skip

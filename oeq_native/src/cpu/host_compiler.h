@@ -18,7 +18,9 @@ class HostCompiler {
   /// threads, and the host process may change it meanwhile.
   HostCompiler();
 
-  /// "": none was found. Else the command, the first line of its --version, and the options.
+  const std::string &name() const { return command_[0]; }
+
+  /// "": it cannot be run. Else the command, the first line of its --version, and the options.
   const std::string &identity() const { return identity_; }
 
   /// Compiles one source to the bytes of a shared library. Throws KernelError with the compiler's log; also when `stop`

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,7 @@ def load(
     ``path`` is a MACE-JAX model (a directory with ``config.json`` and ``params.msgpack``, one of a pair of ``.json``
     and ``.msgpack`` files, or a ``.ckpt``) or a mace-torch ``.model`` file, compiled or not. Files of mace-torch and
     ``.ckpt`` are pickles: loading one runs code that it names, so load only files that you trust; mace-torch's
-    need torch and mace-torch (``pip install 'stablemd[torch]'``).
+    need torch and mace-torch (``pip install torch mace-torch``).
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
     weights of all others. ``features`` are values of what the model embeds of the whole structure, such as
@@ -62,6 +63,8 @@ def load(
         description = _with_elements(description, elements, str(where))
     symbols = tuple(chemical_symbols[number] for number in description.atomic_numbers)
     source: dict[str, object] = {"kind": kind, "file": where.name, "head": chosen, "kernels": kernels}
+    if gpu is not None:
+        source["gpu"] = gpu
     if features:
         source["features"] = dict(features)
     platform_energy_fns, targets = _with_kernels(description, kernels, gpu)
@@ -96,6 +99,10 @@ def _with_kernels(
 
     if gpu is not None and gpu not in DEVICES:
         raise ArgumentError(f"gpu = {gpu!r} is not known; known are {', '.join(DEVICES)}")
+    if gpu is not None and find_spec("openequivariance") is None:
+        raise ArgumentError(
+            f"gpu = {gpu!r} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install openequivariance"
+        )
     functions = on_cuda | {
         "cpu": energy_function(description, partial(oeq_convolution, gpu=None), contraction=oeq_contraction)
     }

@@ -54,7 +54,7 @@ def _unpickle_aloud(path: FilePath) -> Any:
         import torch
     except ImportError:
         raise ArgumentError(
-            f"{path}: a mace-torch file needs torch and mace-torch: pip install 'stablemd[torch]'"
+            f"{path}: a mace-torch file needs torch and mace-torch: pip install torch mace-torch"
         ) from None
     try:
         return torch.load(path, map_location="cpu", weights_only=False)
