@@ -60,7 +60,7 @@ bool write_all(int descriptor, std::string_view bytes) {
 /// The file's contents. Images are machine code that this process will run, so only files are taken that nobody else
 /// could have written.
 std::optional<std::string> read_private_file(const std::string &path) {
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) return std::nullopt;

@@ -12,6 +12,7 @@ import numpy as np
 from ase import units
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 
+from ._bundle import read_bundle
 from ._errors import ArgumentError, FormatError
 from ._graphs import edge_forces, edge_virials, fold_graph
 from ._native import evaluate, load
@@ -114,8 +115,8 @@ class StableMDCalculator(Calculator):
                 raise ArgumentError(f"{name} must be a text, got {options[name]!r}")
         members = [_Member(path, load(path, **options)) for path in paths]
         for member in members[1:]:
-            if member.outputs != members[0].outputs:
-                listed = " and ".join(", ".join(one.outputs) or "none" for one in (members[0], member))
+            if member.output_kinds != members[0].output_kinds:
+                listed = " and ".join(", ".join(one.output_kinds) or "none" for one in (members[0], member))
                 raise ArgumentError(
                     f"{members[0].path} and {member.path} have other extra outputs ({listed}); models of an ensemble"
                     " must have the same"
@@ -161,6 +162,8 @@ class StableMDCalculator(Calculator):
             self.results = self._calculate(self.atoms, properties)
 
     def _calculate(self, atoms: Any, properties: Any) -> dict[str, Any]:
+        if not np.isfinite(np.asarray(atoms.cell)).all():
+            raise ArgumentError("the cell is not finite")
         has_volume = np.linalg.matrix_rank(np.asarray(atoms.cell)) == 3
         if not has_volume and {"stress", "stresses"} & set(properties):
             raise PropertyNotImplementedError("stress needs a cell of three independent vectors; set atoms.cell")
@@ -170,6 +173,12 @@ class StableMDCalculator(Calculator):
         return each[0] if len(each) == 1 else _ensemble(each)
 
 
+def _output_kinds(path: str) -> list[str]:
+    """Name, numbers per atom and unit of each extra output."""
+    outputs = read_bundle(path).manifest.get("node_outputs", {})
+    return [f"{name} [{one['width']}] {one['unit']}".strip() for name, one in sorted(outputs.items())]
+
+
 class _Member:
     """A bundle with what ASE must know about it."""
 
@@ -177,6 +186,7 @@ class _Member:
         self.path, self.model = path, model
         self.species = {element: index for index, element in enumerate(model.elements)}
         self.outputs = tuple(model.outputs)
+        self.output_kinds = _output_kinds(path)
         self.energy_unit = _unit(_ENERGY_UNITS, model.energy_unit, path)
         self.length_unit = _unit(_LENGTH_UNITS, model.length_unit, path)
         self.cutoff = model.cutoff * self.length_unit

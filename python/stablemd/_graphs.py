@@ -70,11 +70,24 @@ def neighbor_list(
     images = _images(cell[pbc], cutoff)
     if images > _MOST_IMAGES:
         raise ArgumentError(f"the cell is so thin that an atom would have {images:.1e} images within the cutoff")
+    if _is_too_flat_for_vesin(positions, cell, pbc, cutoff):
+        from ase.neighborlist import primitive_neighbor_list
+
+        found = primitive_neighbor_list("ijDS", pbc, cell, positions, cutoff)
+        return found[0].astype(int), found[1].astype(int), found[2], found[3].astype(int)
     from vesin import NeighborList
 
     finder = NeighborList(cutoff=cutoff, full_list=True, sorted=True, n_threads=1)
     centers, neighbors, vectors, shifts = finder.compute(positions, cell, pbc, "ijDS")
     return centers.astype(int), neighbors.astype(int), vectors, shifts.astype(int)
+
+
+def _is_too_flat_for_vesin(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float) -> bool:
+    """vesin 0.5 divides by zero where it coarsens its boxes, at most 1e5, until none is left in a thin direction."""
+    extents = np.where(pbc, np.linalg.norm(cell, axis=1), np.ptp(positions, axis=0).max())
+    smallest = np.where(pbc, extents, np.ptp(positions, axis=0))
+    boxes = np.prod(np.maximum(1.0, extents / cutoff))
+    return bool(boxes > 5e4 and max(1.0, smallest.min() / cutoff) * (1e5 / boxes) ** (1 / 3) < 2)
 
 
 def fold_graph(

@@ -474,3 +474,35 @@ def test_each_calculator_reads_the_environment_anew(bundles, rng, tmp_path, monk
         calculators.append(StableMDCalculator(bundle))
         calculators[-1].get_property("energy", atoms)
         assert len(list((tmp_path / name).glob("*.exe"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("positions", "cell", "pbc"),
+    [
+        ([[0, 0, 0], [2500, 2500, 0]], np.zeros((3, 3)), False),
+        ([[0, 0, 0], [5e5, 0, 0]], np.zeros((3, 3)), False),
+        ([[0, 0, 0], [1, 2, 0], [2000, 3000, 4]], np.diag([3000.0, 4000, 5]), True),
+        ([[0, 0, 0], [1, 1, 1], [1, 1, 9e5]], np.diag([5.0, 5, 1e6]), [True, True, False]),
+    ],
+)
+def test_flat_and_long_systems(bundles, rng, positions, cell, pbc):
+    """Far more boxes of the cutoff's size than atoms; the energy is that of the parts."""
+    from ase import Atoms
+
+    path = bundles("embedded_atom")
+    whole = Atoms(f"Si{len(positions)}", positions=positions, cell=cell, pbc=pbc)
+    calc = StableMDCalculator(path)
+    energies, forces = calc.get_property("energies", whole).copy(), calc.get_property("forces", whole).copy()
+    near = Atoms(whole.symbols[:2], positions=positions[:2], cell=np.where(cell > 100, 100, cell), pbc=pbc)
+    if np.linalg.norm(whole.positions[1] - whole.positions[0]) > 50:
+        near = near[:1]
+    np.testing.assert_allclose(energies[: len(near)], calc.get_property("energies", near), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(forces[: len(near)], calc.get_property("forces", near), rtol=0, atol=1e-11)
+
+
+def test_a_cell_that_is_not_finite(bundles):
+    from ase import Atoms
+
+    atoms = Atoms("Si", cell=[np.nan, 5, 5], pbc=True)
+    with pytest.raises(ArgumentError, match="cell is not finite"):
+        StableMDCalculator(bundles("embedded_atom")).get_property("energy", atoms)

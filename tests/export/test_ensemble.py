@@ -74,6 +74,10 @@ def test_spread_of_outputs(tmp_path, rng, executable_cache):
     np.testing.assert_allclose(atoms.calc.results["moments_spread"], 0.0, atol=1e-12)
     with pytest.raises(ArgumentError, match="extra outputs"):
         StableMDCalculator([paths[0], tmp_path / "lj.safetensors"] if _lennard_jones(tmp_path) else [])
+    other = tmp_path / "other.safetensors"
+    export_potential(charge_transfer(), other, dtype="float64", platforms="cpu", output_units={"charges": "C"})
+    with pytest.raises(ArgumentError, match=r"charges \[1\] C"):
+        StableMDCalculator([paths[0], other])
 
 
 def _lennard_jones(folder):

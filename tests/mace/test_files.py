@@ -200,7 +200,7 @@ def test_a_torch_file_without_torch(data, monkeypatch):
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    refuse(data / "sic" / "mace.model", r"needs torch and mace-torch: pip install 'stablemd\[torch\]'")
+    refuse(data / "sic" / "mace.model", r"needs torch and mace-torch: pip install torch mace-torch")
 
 
 def test_a_basis_that_only_cuequivariance_knows(monkeypatch):
@@ -209,3 +209,35 @@ def test_a_basis_that_only_cuequivariance_knows(monkeypatch):
         ValueError, match=r"model: .* max_ell = 3, correlation 4, l = 1 needs cuequivariance: pip install"
     ):
         coupling_basis("model", 3, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"interaction_cls": ["x"]},
+        {"interaction_cls_first": {}},
+        {"readout_cls": ["x"]},
+        {"distance_transform": ["x"]},
+        {"embedding_specs": 2},
+        {"embedding_specs": [None]},
+        {"r_max": 10**400},
+        {"avg_num_neighbors": 10**400},
+        {"hidden_irreps": [[float("inf"), [0, 1]]]},
+        {"MLP_irreps": [[float("inf"), [0, 1]]]},
+    ],
+    ids=str,
+)
+def test_values_that_no_configuration_has(model, fields):
+    set_field(model, **fields)
+    refuse(model, model.name)
+
+
+def test_nesting_without_end(model):
+    (model / "config.json").write_text("[" * 100_000)
+    refuse(model, "model.*damaged or no MACE-JAX model")
+
+
+@pytest.mark.parametrize("tree", [{"params": 3}, 3, []])
+def test_parameters_that_are_no_tree(model, tree):
+    (model / "params.msgpack").write_bytes(pack(tree))
+    refuse(model, "params.msgpack: holds no|damaged or no MACE-JAX model")

@@ -424,6 +424,14 @@ def _as_arrays(tree: Any) -> Any:
 
 def read(path: FilePath, head: str | None, features: Mapping[str, float]) -> tuple[Description, str]:
     """The model in ``path`` for one head, and the head's name."""
+    try:
+        return _read(path, head, features)
+    except (TypeError, AttributeError, OverflowError, LookupError, RecursionError, ArithmeticError) as error:
+        # Whatever else a file can hold instead of what MACE-JAX writes.
+        raise FormatError(f"{path} is damaged or no MACE-JAX model: {type(error).__name__}: {error}") from error
+
+
+def _read(path: FilePath, head: str | None, features: Mapping[str, float]) -> tuple[Description, str]:
     fields, file, tree = _open(path)
     config = _configuration(fields, features)
     chosen = choose_head(config.heads, head, str(path))
