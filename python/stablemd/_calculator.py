@@ -58,7 +58,8 @@ class StableMDCalculator(Calculator):
     (2020) select structures; ``energies_spread`` [atoms], ``energy_spread`` and ``<name>_spread`` of each extra output
     are defined alike.
 
-    Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself.
+    Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself; one
+    with OpenEquivariance's kernels it cannot use if its parent has, and gets a :class:`~stablemd.CompileError`.
 
     Raises the errors of :mod:`stablemd`: :class:`~stablemd.FileError`, :class:`~stablemd.FormatError` and
     :class:`~stablemd.PluginError` at construction, :class:`~stablemd.ArgumentError` for atoms that the model cannot
