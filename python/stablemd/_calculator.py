@@ -116,8 +116,9 @@ class StableMDCalculator(Calculator):
                 raise ArgumentError(f"{name} must be a text, got {options[name]!r}")
         members = [_Member(path, load(path, **options)) for path in paths]
         for member in members[1:]:
-            if member.output_kinds != members[0].output_kinds:
-                listed = " and ".join(", ".join(one.output_kinds) or "none" for one in (members[0], member))
+            kinds = [_output_kinds(one.path) for one in (members[0], member)]
+            if kinds[0] != kinds[1]:
+                listed = " and ".join(", ".join(one) or "none" for one in kinds)
                 raise ArgumentError(
                     f"{members[0].path} and {member.path} have other extra outputs ({listed}); models of an ensemble"
                     " must have the same"
@@ -187,7 +188,6 @@ class _Member:
         self.path, self.model = path, model
         self.species = {element: index for index, element in enumerate(model.elements)}
         self.outputs = tuple(model.outputs)
-        self.output_kinds = _output_kinds(path)
         self.energy_unit = _unit(_ENERGY_UNITS, model.energy_unit, path)
         self.length_unit = _unit(_LENGTH_UNITS, model.length_unit, path)
         self.cutoff = model.cutoff * self.length_unit
