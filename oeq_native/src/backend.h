@@ -54,7 +54,7 @@ struct Payload {
 /// What a compiler made, as kept in memory and on disk.
 struct Image {
   std::string bytes;
-  bool cacheable = true;  // false: neither written to disk nor expected there (e.g. "use the generic kernel")
+  bool cacheable = true;  // false: names code of this library, made without a compiler; neither kept nor expected on disk
 };
 
 /// Thrown by backends: one line for the user, then (after a newline) the compiler's log where there is one.

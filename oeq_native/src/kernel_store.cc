@@ -147,6 +147,10 @@ std::shared_ptr<const Image> KernelStore::compile(const KernelSlot &slot, const 
                                                   const StopFlag &stop) {
   const Stopwatch stopwatch;
   auto image = std::make_shared<const Image>(slot.backend.compile(slot.unit, slot.architecture, stop));
+  if (!image->cacheable) {  // code of this library: nothing was compiled, nothing is kept
+    notice(slot, "built in");
+    return image;
+  }
   const int64_t spent = stopwatch.nanoseconds();
   ++counters_.compilations;
   counters_.compile_nanoseconds += spent;

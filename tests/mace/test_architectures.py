@@ -105,19 +105,6 @@ CASES = {
     "two heads": {"heads": 2},
 }  # fmt: skip
 
-#: What is also evaluated in float32: one of each kind of numbers.
-SINGLE = {
-    "MACE-MP-0 medium",
-    "MACE-MPA-0",
-    "MACE-MH-1",
-    "soft transform",
-    "chebyshev",
-    "repulsion, unscaled",
-    "gaussian, cutoff of the weights",
-    "correlation 4",
-}
-
-
 @pytest.fixture
 def rng():
     seed = fresh_seed()
@@ -151,9 +138,10 @@ def moved(atoms, displacement):
     return copy
 
 
-def agree(model, evaluate, frames, least, *, single=False, derivatives=True):
-    """All structures in float64, and in float32 if ``single``; without ``derivatives`` energies alone."""
-    evaluate_single = Evaluator(evaluate.potential, np.float32, quick=True) if single else None
+def agree(model, evaluate, frames, least, *, derivatives=True):
+    """All structures in float64 and in float32; without ``derivatives`` energies alone are mace-torch's."""
+    evaluate_single = Evaluator(evaluate.potential, np.float32, quick=True)
+    differences, largest = [], 0.0
     for atoms in frames:
         expected = torch_models.evaluate(model, atoms, model.heads[-1])
         double = evaluate(atoms, least=least)
@@ -163,8 +151,12 @@ def agree(model, evaluate, frames, least, *, single=False, derivatives=True):
         assert np.abs(double.forces - forces).max() < 1e-7
         if derivatives:
             assert np.abs(double.stress - expected.stress).max() < 1e-8
-        if evaluate_single is not None:
-            assert np.abs(evaluate_single(atoms, least=least).forces - forces).max() <= 2e-5 * np.abs(forces).max()
+        single = evaluate_single(atoms, least=least)
+        differences.append(np.abs(single.forces - forces).max())
+        largest = max(largest, np.abs(forces).max())
+    # Of all structures: in a crystal of two atoms some random models pull evenly from all sides, and what is left over
+    # of large terms says nothing about their rounding.
+    assert max(differences) <= 2e-5 * largest
 
 
 def derivatives_and_symmetries(evaluate, atoms, least, rng, *, proper=False):
@@ -206,5 +198,5 @@ def test_agrees_with_mace_torch(tmp_path, rng, name):
     derivatives = CASES[name].get("radial_type") != "chebyshev"
     evaluate = Evaluator(potential, quick=True)
     least = roomy(evaluate, frames)
-    agree(model, evaluate, frames, least, single=name in SINGLE, derivatives=derivatives)
+    agree(model, evaluate, frames, least, derivatives=derivatives)
     derivatives_and_symmetries(evaluate, frames[0], least, rng, proper=CASES[name].get("use_so3", False))

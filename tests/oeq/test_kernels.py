@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CPU kernels against plain JAX in float64: every op and order, outputs poisoned, one and two threads."""
 
+import ast
 import itertools
 import os
 import subprocess
@@ -254,7 +255,7 @@ def test_source_is_the_same_in_another_process():
     script = (
         "import native, hashlib; from problems import all_paths; "
         "p = all_paths('24x0e+24x1o', '0e+1o', 2); "
-        "sources = [native.source(p, f, o) for f in native.FAMILIES for o in native.ORDERS]; "
+        "sources = [native.source(p, f, o) for f in ('tp', 'conv') for o in native.ORDERS]; "
         "print([hashlib.sha256(s.encode()).hexdigest() for s in sources])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -264,3 +265,4 @@ def test_source_is_the_same_in_another_process():
         for seed in ("1", "2")
     }  # fmt: skip
     assert len(outputs) == 1
+    assert len(set(ast.literal_eval(outputs.pop()))) == 6  # two families, three orders
