@@ -54,7 +54,8 @@ struct Payload {
 /// What a compiler made, as kept in memory and on disk.
 struct Image {
   std::string bytes;
-  bool cacheable = true;  // false: names code of this library, made without a compiler; neither kept nor expected on disk
+  bool cacheable =
+      true;  // false: names code of this library, made without a compiler; neither kept nor expected on disk
 };
 
 /// Thrown by backends: one line for the user, then (after a newline) the compiler's log where there is one.

@@ -105,6 +105,7 @@ CASES = {
     "two heads": {"heads": 2},
 }  # fmt: skip
 
+
 @pytest.fixture
 def rng():
     seed = fresh_seed()
