@@ -178,9 +178,11 @@ typedef struct smd_graph {
 
 /* Makes room for a graph of this size and says where to write it. Cheap when the capacity suffices; otherwise
  * capacities grow on a geometric grid (at first at most 12 % more than asked for, at most 31 % for fewer than 4,096
- * edges or a graph that has outgrown its capacity before; small ones in steps of 8) and the program of that size is
- * loaded from the cache or compiled. A capacity is kept until the graph outgrows it or needs less than 60 % of it. Call
- * before every evaluation with the exact sizes. After an error the earlier capacity is still there. */
+ * edges or a graph that has outgrown its capacity before, 53 % for one that outgrows them soon after each other; small
+ * ones in steps of 8) and the program of that size is loaded from the cache or compiled. A capacity is kept until the
+ * graph outgrows it or padding beyond 31 % has cost as much as a compilation would, taken as 100 evaluations; where a
+ * smaller program is in use already, until the graph needs less than 60 % of it. Call before every evaluation with the
+ * exact sizes. After an error the earlier capacity is still there. */
 SMD_API smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_graph *graph);
 
 typedef struct smd_result {

@@ -18,16 +18,25 @@ struct Grid {
   double headroom;
 };
 /// A padding row costs as much as a real one, a padding edge less.
-constexpr Grid kRowGrid{1.024, 0.005};  // 3 %
-constexpr Grid kEdgeGrid{1.09, 0.02};   // 12 %
+constexpr Grid kRowGrid{1.024, 0.005};       // 3 %
+constexpr Grid kMovingRowGrid{1.024, 0.03};  // 5.5 %, of atoms that ranks exchange
+constexpr Grid kEdgeGrid{1.09, 0.02};        // 12 %
 /// For a graph that has outgrown its capacity before, whose counts all tend to move, and for few edges, whose number
 /// fluctuates most: one compilation costs as much as many evaluations of padding.
 constexpr Grid kMovingGrid{1.09, 0.20};  // 31 %
 constexpr int64_t kFewEdges = 4096;
 
-/// A capacity is given up when the need falls below this part of it, unless it is small anyway.
+constexpr Grid kRacingGrid{1.09, 0.40};  // 53 %
+/// A graph races if its edges outgrow, after fewer graphs than this, a capacity that had been made for more edges.
+constexpr int64_t kSoon = 100;
+constexpr double kAlmost = 0.9;  // of the edges in all, where those of one hop outgrow their part
+
+/// A capacity is too large when the need falls below this part of it, unless it is small anyway.
 constexpr double kLeastUse = 0.6;
 constexpr int64_t kSmall = 512;
+/// Padding that any capacity may have; what is beyond may cost as much as a compilation does, in evaluations.
+constexpr double kFreePadding = 0.31;
+constexpr double kMostWaste = 100;
 
 int64_t round_up(int64_t need, const Grid &grid) {
   const double wanted = static_cast<double>(need) * (1 + grid.headroom);
@@ -50,18 +59,37 @@ int64_t rounded_up(int64_t need, int64_t last, const Grid &grid) {
   return keep ? std::max(last, rounded) : rounded;
 }
 
-HopCounts rounded_up(const HopCounts &need, const HopCounts &last) {
-  const bool moving = last.all_rows() > 0;
+const Grid &row_grid(int hop, Pace pace) {
+  if (pace == Pace::unknown) return kRowGrid;
+  // The number of owned atoms changes little, on one rank never.
+  if (hop == 0) return kMovingRowGrid;
+  return pace == Pace::racing ? kRacingGrid : kMovingGrid;
+}
+
+const Grid &edge_grid(int64_t edges, Pace pace) {
+  if (pace == Pace::racing) return kRacingGrid;
+  return pace == Pace::moving || edges < kFewEdges ? kMovingGrid : kEdgeGrid;
+}
+
+HopCounts rounded_up(const HopCounts &need, const HopCounts &last, Pace pace) {
   HopCounts capacity = need;
   for (int hop = 0; hop <= need.layers; ++hop) {
-    // The number of owned atoms seldom changes, on one rank never.
-    const Grid &row_grid = moving && hop > 0 ? kMovingGrid : kRowGrid;
-    capacity.rows[hop] = rounded_up(need.rows[hop], last.rows[hop], row_grid);
+    capacity.rows[hop] = rounded_up(need.rows[hop], last.rows[hop], row_grid(hop, pace));
     if (hop == need.layers) continue;
-    const Grid &edge_grid = moving || need.edges[hop] < kFewEdges ? kMovingGrid : kEdgeGrid;
-    capacity.edges[hop] = rounded_up(need.edges[hop], last.edges[hop], edge_grid);
+    capacity.edges[hop] = rounded_up(need.edges[hop], last.edges[hop], edge_grid(need.edges[hop], pace));
   }
   return capacity;
+}
+
+bool edges_outgrow(const HopCounts &need, const HopCounts &capacity) {
+  return static_cast<double>(need.all_edges()) > kAlmost * static_cast<double>(capacity.all_edges());
+}
+
+/// Capacity beyond the free padding, in parts of the need.
+double excess(int64_t need, int64_t capacity) {
+  if (capacity <= kSmall) return 0;
+  return std::max(0.0,
+                  static_cast<double>(capacity) / static_cast<double>(std::max<int64_t>(need, 1)) - 1 - kFreePadding);
 }
 
 void check_count(int64_t count, const char *what, int hop) {
@@ -124,12 +152,34 @@ bool is_wasteful(const HopCounts &need, const HopCounts &capacity) {
   return too_large(need.all_rows(), capacity.all_rows()) || too_large(need.all_edges(), capacity.all_edges());
 }
 
-HopCounts grown(const HopCounts &need, const HopCounts &last) {
-  HopCounts capacity = rounded_up(need, last);
-  if (is_wasteful(need, capacity)) capacity = rounded_up(need, {});
+HopCounts grown(const HopCounts &need, const HopCounts &last, Pace pace) {
+  HopCounts capacity = rounded_up(need, last, pace);
+  if (is_wasteful(need, capacity)) capacity = rounded_up(need, {}, Pace::unknown);
   check_total(capacity.all_rows(), "rows");
   check_total(capacity.all_edges(), "edges");
   return capacity;
+}
+
+CapacityKeeper::Verdict CapacityKeeper::judge(const HopCounts &need) {
+  ++graphs_;
+  if (!fits(need, capacity_)) return Verdict::change;
+  waste_ += std::max(excess(need.all_rows(), capacity_.all_rows()), excess(need.all_edges(), capacity_.all_edges()));
+  if (waste_ > kMostWaste) return Verdict::change;
+  return is_wasteful(need, capacity_) ? Verdict::change_if_free : Verdict::keep;
+}
+
+HopCounts CapacityKeeper::next(const HopCounts &need) const {
+  if (capacity_.all_rows() == 0) return grown(need, {}, Pace::unknown);
+  if (fits(need, capacity_)) return grown(need, {}, Pace::moving);
+  const bool races = made_for_growth_ && graphs_ <= kSoon && edges_outgrow(need, capacity_);
+  return grown(need, capacity_, races ? Pace::racing : Pace::moving);
+}
+
+void CapacityKeeper::changed(const HopCounts &need, const HopCounts &capacity) {
+  made_for_growth_ = capacity_.all_rows() > 0 && !fits(need, capacity_) && edges_outgrow(need, capacity_);
+  capacity_ = capacity;
+  graphs_ = 0;
+  waste_ = 0;
 }
 
 Sizes program_sizes(const HopCounts &capacity) {

@@ -101,18 +101,21 @@ BufferHandle Model::upload(const Port &port, const GraphArrays &arrays, HostMemo
 bool Model::reserve(const smd_graph_size &size, smd_graph &graph) {
   const HopCounts counts = checked_counts(size, manifest_.layers);
   const HopCounts need = with_padding(counts);
-  const HopCounts &capacity = program_in_use_.capacity;
-  const bool keep = program_in_use_.executable && fits(need, capacity) && !is_wasteful(need, capacity);
-  if (!keep) change_capacity(need);
+  const auto verdict = keeper_.judge(need);
+  using Verdict = CapacityKeeper::Verdict;
+  const bool moved = verdict != Verdict::keep && change_capacity(need, verdict == Verdict::change_if_free);
   arrays_.set_graph(counts);
   arrays_.describe(graph);
-  graph.moved = !keep;
-  return !keep;
+  graph.moved = moved;
+  return moved;
 }
 
-void Model::change_capacity(const HopCounts &need) {
-  const SizedExecutable sized =
-      about(name_, [&] { return runtime_->executable(program_, need, program_in_use_.capacity, compile_stats_); });
+/// Whether it changed: always, unless only a program that is in use already may take over.
+bool Model::change_capacity(const HopCounts &need, bool only_if_free) {
+  const HopCounts wanted = about(name_, [&] { return keeper_.next(need); });
+  SizedExecutable sized = runtime_->in_use(program_, need, wanted);
+  if (!sized.executable && only_if_free) return false;
+  if (!sized.executable) sized = about(name_, [&] { return runtime_->executable(program_, wanted, compile_stats_); });
   check_outputs(sized);
   GraphArrays arrays(sized.capacity, manifest_.real, manifest_.cutoff);
   std::vector<std::pair<size_t, Argument>> changed;
@@ -133,7 +136,9 @@ void Model::change_capacity(const HopCounts &need) {
   for (auto &[i, argument] : changed) arguments_[i] = std::move(argument);
   arrays_ = std::move(arrays);
   program_in_use_ = sized;
+  keeper_.changed(need, sized.capacity);
   ++capacity_changes_;
+  return true;
 }
 
 void Model::check_outputs(const SizedExecutable &sized) const {

@@ -39,6 +39,7 @@ class Model {
   Program program_;
   bool checks_edges_;  // $STABLEMD_CHECK
 
+  CapacityKeeper keeper_;
   SizedExecutable program_in_use_;
   GraphArrays arrays_;
   std::vector<Argument> arguments_;  // in the order of the program's inputs
@@ -56,7 +57,7 @@ class Model {
   void check_outputs(const SizedExecutable &sized) const;
   void upload_weights(const Bundle &bundle);
   BufferHandle upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const;
-  void change_capacity(const HopCounts &need);
+  bool change_capacity(const HopCounts &need, bool only_if_free);
   size_t output_index(Role role, const std::string &name = "") const;
   const void *read(size_t output);
   void check_finite(const void *node_energy, const void *edge_gradient) const;

@@ -96,8 +96,7 @@ std::string Runtime::environment_key() const {
               cpu ? cpu_features() : "", "threads ", threads, "\n", "XLA_FLAGS=", environment("XLA_FLAGS"), "\n");
 }
 
-bool Runtime::find_in_use(const Program &program, const HopCounts &need, const HopCounts &wanted,
-                          SizedExecutable &found) {
+SizedExecutable Runtime::in_use(const Program &program, const HopCounts &need, const HopCounts &wanted) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto best = in_use_.end();
   for (auto at = in_use_.begin(); at != in_use_.end(); ++at) {
@@ -106,18 +105,13 @@ bool Runtime::find_in_use(const Program &program, const HopCounts &need, const H
     if (!nearly(wanted, capacity)) continue;
     if (best == in_use_.end() || capacity.all_edges() < best->sized.capacity.all_edges()) best = at;
   }
-  if (best == in_use_.end()) return false;
+  if (best == in_use_.end()) return {};
   in_use_.splice(in_use_.begin(), in_use_, best);
-  found = in_use_.front().sized;
-  return true;
+  return in_use_.front().sized;
 }
 
-SizedExecutable Runtime::executable(const Program &program, const HopCounts &need, const HopCounts &current,
-                                    CompileStats &stats) {
-  SizedExecutable result;
-  result.capacity = grown(need, current);
-  if (find_in_use(program, need, result.capacity, result)) return result;
-  result.executable = load_or_compile(program, program_sizes(result.capacity), stats);
+SizedExecutable Runtime::executable(const Program &program, const HopCounts &wanted, CompileStats &stats) {
+  SizedExecutable result{wanted, load_or_compile(program, program_sizes(wanted), stats)};
   const std::lock_guard<std::mutex> lock(mutex_);
   in_use_.push_front({program.hash, result});
   if (in_use_.size() > kMostInUse) in_use_.pop_back();

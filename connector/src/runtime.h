@@ -55,10 +55,12 @@ class Runtime {
   Providers &providers() const { return *providers_; }
   int threads() const { return options_.threads; }
 
-  /// A program for a graph that needs this: the smallest in use that fits without waste, else one that is loaded from
-  /// the cache or compiled for `grown(need, current)`. Thread-safe.
-  SizedExecutable executable(const Program &program, const HopCounts &need, const HopCounts &current,
-                             CompileStats &stats);
+  /// The smallest program in use that fits what a graph needs and is hardly larger than wanted; without executable if
+  /// there is none. Thread-safe.
+  SizedExecutable in_use(const Program &program, const HopCounts &need, const HopCounts &wanted);
+
+  /// A program of the wanted capacity, loaded from the cache or compiled. Thread-safe.
+  SizedExecutable executable(const Program &program, const HopCounts &wanted, CompileStats &stats);
 
  private:
   struct InUse {
@@ -79,7 +81,6 @@ class Runtime {
                                                     CompileStats &stats) const;
   std::shared_ptr<const Executable> compile(const Program &program, const Sizes &sizes) const;
   std::string serialized(const Executable &executable) const;
-  bool find_in_use(const Program &program, const HopCounts &need, const HopCounts &wanted, SizedExecutable &found);
 };
 
 }  // namespace stablemd
