@@ -64,8 +64,9 @@ def test_box_that_grows_and_shrinks(toy_bundle, tmp_path, ranks):
     own_cache = {"STABLEMD_CACHE": str(tmp_path / "cache")}
     first = succeeded(tmp_path, lines, ranks, own_cache)
     assert first.count("compilations") >= 2
-    # the volume changes by a factor of 6.4, there and back; on two ranks five sizes of each rank's graph change
-    assert first.count("compilations") <= (14 if ranks == 1 else 32)
+    # The volume changes by a factor of 6.4, there and back: 7 on one rank. On two each rank has sizes of its own, and
+    # they depend on the random potential as well: 14 to 17.
+    assert first.count("compilations") <= (9 if ranks == 1 else 24)
     final = read_evaluation(tmp_path, "0", atoms)
     atoms.positions = final.positions
     exact = evaluate_in_jax(potential, atoms)
