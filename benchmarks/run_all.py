@@ -11,6 +11,7 @@ SCRIPTS = (
     "overhead.py",
     "deform.py",
     "kernels.py",
+    "stillinger_weber.py",
     "export_medium.py",
     "conservation.py",
 )
