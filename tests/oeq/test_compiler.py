@@ -2,6 +2,7 @@
 """The host compiler: missing, failing, hanging, stopped."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,47 @@ def test_whole_process_group_ends(ended_by, message, tmp_path, monkeypatch):
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_folders_of_killed_processes_are_swept(number, tmp_path, monkeypatch):
+    """A signal ends a process without its destructors. Folders of processes that still compile stay."""
+    compilers, temporary = tmp_path / "compilers", tmp_path / "temporary"
+    compiler = executable(
+        tmp_path / "compiler",
+        f"case $* in *--version*) echo 1; exit;; esac\necho $$ >> {compilers}\nexec sleep 100\n",
+    )
+    (temporary / "stablemd-compile-").mkdir(parents=True)  # nobody works in it, but it is empty: as good as left behind
+    (temporary / "somebody-elses").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    environment = {**os.environ, "CXX": compiler, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", "from native import compile_source; compile_source('')"]
+
+    def start():
+        before = set(temporary.iterdir())
+        process = subprocess.Popen(words, env=environment)
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            for folder in set(temporary.iterdir()) - before:
+                if (folder / "log").exists() and (folder / "kernel.cc").exists():
+                    return process, folder
+            time.sleep(0.01)
+        raise AssertionError("nothing is compiled")
+
+    try:
+        killed, left = start()
+        killed.send_signal(number)
+        killed.wait()
+        assert left.exists()
+        busy, in_use = start()
+        assert not left.exists()
+        compile_source("")
+        assert sorted(temporary.iterdir()) == sorted([in_use, temporary / "somebody-elses"])
+        busy.kill()
+        busy.wait()
+    finally:
+        for pid in compilers.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def test_the_environment_is_read_once(tmp_path):

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -30,14 +33,50 @@ namespace fs = std::filesystem;
 const char *const kOptions[] = {"-x",    "c++",     "-std=gnu++17",        "-O3", "-march=native", "-ffp-contract=fast",
                                 "-fPIC", "-shared", "-fvisibility=hidden", "-w"};
 
+const std::string kFolderPrefix = "stablemd-compile-";
+
+/// An open folder of this user's, closed at the end. Its lock tells others that somebody works in it, until the process
+/// that holds it ends, however it ends.
+class OpenFolder {
+ public:
+  explicit OpenFolder(const fs::path &path)
+      : file_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {}
+  ~OpenFolder() {
+    if (file_ >= 0) close(file_);
+  }
+  OpenFolder(const OpenFolder &) = delete;
+  OpenFolder &operator=(const OpenFolder &) = delete;
+
+  bool is_ours() const {
+    struct stat status;
+    return file_ >= 0 && fstat(file_, &status) == 0 && status.st_uid == geteuid();
+  }
+
+  /// False where somebody else has locked it, or the file system knows no locks.
+  bool try_lock() const { return file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0; }
+
+  void lock() const {
+    while (file_ >= 0 && flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  int file_;
+};
+
 /// A folder of this process's own, gone with everything in it at the end.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const fs::path &base) {
-    std::string pattern = (base / "stablemd-XXXXXX").string();
-    if (!mkdtemp(pattern.data()))
-      throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
-    path_ = pattern;
+    std::error_code failure;
+    do {  // again where another process swept the folder away in the moment before it was locked
+      std::string pattern = (base / (kFolderPrefix + "XXXXXX")).string();
+      if (!mkdtemp(pattern.data()))
+        throw KernelError("cannot make a temporary folder " + pattern + ": " + std::strerror(errno));
+      path_ = pattern;
+      open_ = std::make_unique<OpenFolder>(path_);
+      open_->lock();
+    } while (!fs::exists(path_, failure) && !failure);
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -50,7 +89,19 @@ class TemporaryFolder {
 
  private:
   fs::path path_;
+  std::unique_ptr<OpenFolder> open_;
 };
+
+/// Removes what processes left that were killed while they compiled.
+void sweep(const fs::path &base) {
+  std::error_code failure;
+  for (fs::directory_iterator at(base, failure), end; !failure && at != end; at.increment(failure)) {
+    if (at->path().filename().string().rfind(kFolderPrefix, 0) != 0) continue;
+    const OpenFolder left(at->path());
+    std::error_code ignored;
+    if (left.is_ours() && left.try_lock()) fs::remove_all(at->path(), ignored);
+  }
+}
 
 std::string read_file(const fs::path &path) {
   std::ifstream file(path, std::ios::binary);
@@ -163,6 +214,7 @@ HostCompiler::HostCompiler() : temporary_(temporary_directory()), environment_(c
   command_ = split(chosen && *chosen ? chosen : "c++");
   if (command_.empty()) command_ = {"c++"};
   command_[0] = executable(command_[0]);
+  sweep(temporary_);
   std::vector<std::string> version = command_;
   version.emplace_back("--version");
   const TemporaryFolder folder(temporary_);
