@@ -36,6 +36,21 @@ Struct sized() {
   return result;
 }
 
+// What models of an ensemble must have in common, as the ASE calculator words it.
+std::string range_text(const smd_model_info &info) {
+  return fmt::format("{:.10g} {} and {}", info.cutoff, info.length_unit, info.layers);
+}
+
+std::string outputs_text(const smd_model_info &info) {
+  std::string all;
+  for (int n = 0; n < info.output_count; ++n) {
+    const std::string unit = info.output_units[n];
+    all += fmt::format("{}{} [{}]{}", n > 0 ? ", " : "", info.output_names[n], info.output_widths[n],
+                       unit.empty() ? "" : " " + unit);
+  }
+  return all.empty() ? "none" : all;
+}
+
 }  // namespace
 
 PairStableMD::PairStableMD(LAMMPS *lmp) : Pair(lmp) {
@@ -188,17 +203,13 @@ PairStableMD::Member PairStableMD::load_model(const std::string &file) const {
 void PairStableMD::check_ensemble(const std::vector<std::string> &files) const {
   for (std::size_t n = 1; n < files.size(); ++n) {
     const smd_model_info &one = info(), &other = members_[n].info;
-    const std::string both = "pair_coeff: " + files[0] + " and " + files[n];
-    if (one.cutoff != other.cutoff || one.layers != other.layers)
-      error->all(FLERR,
-                 fmt::format("{} have other cutoffs or layers ({:g}, {} and {:g}, {}); models of an ensemble must "
-                             "have the same",
-                             both, one.cutoff, one.layers, other.cutoff, other.layers));
-    bool same = one.output_count == other.output_count;
-    for (int k = 0; same && k < one.output_count; ++k)
-      same = std::strcmp(one.output_names[k], other.output_names[k]) == 0 &&
-             one.output_widths[k] == other.output_widths[k];
-    if (!same) error->all(FLERR, both + " have other extra outputs; models of an ensemble must have the same");
+    const auto require_same = [&](const char *kind, const std::string &first, const std::string &second) {
+      if (first != second)
+        error->all(FLERR, fmt::format("pair_coeff: models of an ensemble must have the same {}: {} has {}, {} has {}",
+                                      kind, files[0], first, files[n], second));
+    };
+    require_same("cutoff and layers", range_text(one), range_text(other));
+    require_same("extra outputs", outputs_text(one), outputs_text(other));
   }
 }
 
@@ -253,6 +264,7 @@ void PairStableMD::configure_outputs() {
   for (int n = 0; n < info().output_count; ++n) outputs.emplace_back(info().output_names[n], info().output_widths[n]);
   values_.configure(std::move(outputs), static_cast<int>(members_.size()));
   values_.start(atom->nlocal);
+  missing_.clear();
   nextra = is_ensemble() ? static_cast<int>(ensemble_summary_.size()) : 0;
   pvector = is_ensemble() ? ensemble_summary_.data() : nullptr;
 }
@@ -570,15 +582,16 @@ void PairStableMD::finish() {
   if (comm->me == 0) utils::logmesg(lmp, text);
 }
 
+// Models of an ensemble are evaluated, and change their capacity, all at once: that counts as one.
 smd_model_stats PairStableMD::stats() const {
   auto total = sized<smd_model_stats>();
   for (const Member &member : members_) {
     auto one = sized<smd_model_stats>();
     smd_model_get_stats(member.model.get(), &one);
-    total.evaluations += one.evaluations;
+    total.evaluations = std::max(total.evaluations, one.evaluations);
     total.compilations += one.compilations;
     total.cache_hits += one.cache_hits;
-    total.capacity_changes += one.capacity_changes;
+    total.capacity_changes = std::max(total.capacity_changes, one.capacity_changes);
     total.compile_seconds += one.compile_seconds;
     total.execute_seconds += one.execute_seconds;
   }
@@ -600,7 +613,8 @@ void *PairStableMD::extract_peratom(const char *name, int &columns) {
   columns = 0;
   if (double *found = values_.find(name)) return found;
   const std::string names = values_.names();
-  if (comm->me == 0)
+  const bool is_new = missing_.insert(name).second;  // `fix pair` asks when it is made and when a run begins
+  if (comm->me == 0 && is_new)
     error->warning(FLERR, fmt::format("pair_style stablemd: there is no value '{}' of each atom; there is {}", name,
                                       names.empty() ? "none" : names));
   return nullptr;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -145,6 +146,7 @@ class PairStableMD : public Pair {
   int remote_width_ = 3;
 
   stablemd::AtomValues values_;
+  std::set<std::string> missing_;             // names that were asked for in vain
   std::vector<double> member_forces_;         // [atom][3] of the model at work, in an ensemble
   std::vector<double> member_energies_;       // [model] sums over this rank's atoms, in an ensemble
   std::array<double, 3> ensemble_summary_{};  // largest and mean spread of forces, spread of the energy

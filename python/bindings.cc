@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "hash.h"
 #include "stablemd.h"
 
 namespace nb = nanobind;
@@ -216,6 +217,11 @@ NB_MODULE(_connector, m) {
   m.def(
       "cache_directory", [] { return std::string(smd_cache_directory()); },
       "Folder of the executable cache; '' if there is none.");
+
+  m.def(
+      "content_hash",
+      [](const nb::bytes &content) { return stablemd::hash_bytes({content.c_str(), content.size()}).hex(); },
+      "content"_a, "The checksum that docs/bundle.md defines, of bytes behind a bundle's header.");
 
   m.def(
       "cache_limit",

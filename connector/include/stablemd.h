@@ -89,8 +89,10 @@ typedef struct smd_runtime_options {
 
 /* Loads the plugin, checks its PJRT version, creates a client with one device, then loads every *.so on
  * $STABLEMD_FFI_PATH (folders or files, colon-separated) and in the folder ffi/ beside this library that exports
- * `int RegisterFFi(const XLA_FFI_Api *, const char *platform)` and calls it. One on the path that fails is an error;
- * one beside this library is reported to `log` and left out. */
+ * `int RegisterFFi(const XLA_FFI_Api *, const char *platform)` and calls it, or where the library exports it
+ * `int RegisterFFiWithReason(const XLA_FFI_Api *, const char *platform, char *reason, size_t size)`, which prints
+ * nothing. One on the path that fails is an error; one beside this library is left out, and its failure is told to whom
+ * lacks one of its targets. */
 SMD_API smd_status smd_runtime_create(const smd_runtime_options *options, smd_runtime **runtime);
 
 /* Destroy the models first. NULL is allowed. */
@@ -205,7 +207,7 @@ typedef struct smd_model_stats {
   int64_t evaluations;
   int64_t compilations;     /* programs compiled by XLA in this process */
   int64_t cache_hits;       /* programs loaded from the disk cache */
-  int64_t capacity_changes; /* times that smd_model_reserve had to change the arrays */
+  int64_t capacity_changes; /* times that smd_model_reserve had to change the arrays, the first size not counted */
   double compile_seconds;   /* compiling, loading from the cache, waiting for another process that compiles */
   double execute_seconds;   /* inside the program */
 } smd_model_stats;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "hash.h"
 #include "json_field.h"
 #include "unique_fd.h"
 
@@ -104,6 +105,13 @@ void check_coverage(const std::map<std::string, Tensor> &tensors, std::string_vi
   }
   const size_t surplus = data.data() + data.size() - at;
   if (surplus) fail(SMD_ERROR_FORMAT, name, ": ", surplus, " bytes behind the last tensor; the file is damaged");
+}
+
+/// A bit that flipped in a weight would go unnoticed otherwise. Files of older writers hold no checksum.
+void check_checksum(const JsonField &manifest, std::string_view data, const std::string &name) {
+  if (!manifest.has("checksum") || manifest.at("checksum").string() == hash_bytes(data).hex()) return;
+  fail(SMD_ERROR_FORMAT, name,
+       ": damaged: its data are not those that were written (checksum); copy it again, or export the model again");
 }
 
 // ---- manifest ------------------------------------------------------------------------------------------------------
@@ -257,6 +265,7 @@ Bundle Bundle::parse(std::vector<char> bytes, const std::string &name) {
   const JsonField manifest(manifest_json, name + ": manifest");
   check_format(manifest, name);
   check_coverage(bundle.tensors_, data, name);
+  check_checksum(manifest, data, name);
   bundle.manifest_ = parse_manifest(manifest, bundle.tensors_);
   bundle.manifest_.json = std::move(manifest_source);
   return bundle;

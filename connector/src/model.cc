@@ -132,12 +132,12 @@ bool Model::change_capacity(const HopCounts &need, bool only_if_free) {
     changed.emplace_back(i, std::move(argument));
   }
   // Nothing below throws: a failed change leaves the earlier capacity usable.
+  if (program_in_use_.executable) ++capacity_changes_;
   outputs_.clear();
   for (auto &[i, argument] : changed) arguments_[i] = std::move(argument);
   arrays_ = std::move(arrays);
   program_in_use_ = sized;
   keeper_.changed(need, sized.capacity);
-  ++capacity_changes_;
   return true;
 }
 

@@ -129,6 +129,9 @@ Registry &registry_of(const Plugin &plugin) {
 
 using RegisterFfi = int(const XLA_FFI_Api *, const char *platform);
 
+/// What a provider may export as well: the line that the other prints comes back in `reason`.
+using RegisterFfiWithReason = int(const XLA_FFI_Api *, const char *platform, char *reason, size_t size);
+
 struct Library {
   fs::path path;
   bool named;  // by the user as a file, so that it must be a provider
@@ -171,14 +174,31 @@ std::vector<Library> libraries_on_path(const std::string &path) {
   return libraries;
 }
 
-int call_provider(RegisterFfi *register_ffi, const XLA_FFI_Api *api, const char *platform, const std::string &name) {
+/// "": it succeeded.
+std::string registration_failure(void *library, const XLA_FFI_Api *api, const char *platform) {
+  char reason[1024] = "";
+  int code = 0;
+  if (const auto with_reason = reinterpret_cast<RegisterFfiWithReason *>(dlsym(library, "RegisterFFiWithReason"))) {
+    code = with_reason(api, platform, reason, sizeof reason);
+  } else {
+    code = reinterpret_cast<RegisterFfi *>(dlsym(library, "RegisterFFi"))(api, platform);
+  }
+  if (code == 0) return "";
+  if (*reason) return reason;
+  return text("RegisterFFi failed with code ", code, " on platform ", platform, "; the plugin's FFI version is ",
+              api->api_version.major_version, ".", api->api_version.minor_version);
+}
+
+void call_provider(void *library, const XLA_FFI_Api *api, const char *platform, const std::string &name) {
+  std::string failure;
   try {
-    return register_ffi(api, platform);
+    failure = registration_failure(library, api, platform);
   } catch (const std::exception &error) {
     fail(SMD_ERROR_PROVIDER, name, ": RegisterFFi threw an exception: ", error.what());
   } catch (...) {
     fail(SMD_ERROR_PROVIDER, name, ": RegisterFFi threw an exception");
   }
+  if (!failure.empty()) fail(SMD_ERROR_PROVIDER, name, ": ", failure);
 }
 
 /// Whether the library is a provider.
@@ -190,21 +210,14 @@ bool load_library(Registry &registry, const Library &library, const std::string 
   if (registry.libraries.count(name)) return true;
   void *handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) fail(SMD_ERROR_PROVIDER, name, ": FFI provider cannot be loaded: ", dlerror());
-  const auto register_ffi = reinterpret_cast<RegisterFfi *>(dlsym(handle, "RegisterFFi"));
-  if (!register_ffi) {
+  if (!dlsym(handle, "RegisterFFi")) {
     dlclose(handle);
     if (library.named) fail(SMD_ERROR_PROVIDER, name, ": not an FFI provider (it does not export RegisterFFi)");
     log_info(name + ": skipped, it exports no RegisterFFi");
     return false;
   }
   if (!registry.original) fail(SMD_ERROR_PROVIDER, name, ": the PJRT plugin has no FFI extension for this provider");
-  const char *platform = device == "cpu" ? "Host" : "CUDA";
-  const int code = call_provider(register_ffi, registry.recording(), platform, name);
-  if (code != 0) {
-    fail(SMD_ERROR_PROVIDER, name, ": RegisterFFi failed with code ", code, " on platform ", platform,
-         "; the plugin's FFI version is ", registry.original->api_version.major_version, ".",
-         registry.original->api_version.minor_version);
-  }
+  call_provider(handle, registry.recording(), device == "cpu" ? "Host" : "CUDA", name);
   registry.libraries.insert(name);
   return true;
 }
@@ -254,8 +267,7 @@ void Providers::load_own() {
     try {
       count_ += load_library(registry, library, device_, log_info_);
     } catch (const Error &error) {
-      log_info_(std::string("not used: ") + error.what());
-      failure_ = error.what();
+      failure_ = error.what();  // of interest to whoever lacks a target
     }
   }
 }

@@ -74,6 +74,13 @@ OEQ_API const OeqFfiHandlerTable *oeq_ffi_handler_table(void);
 struct XLA_FFI_Api;
 OEQ_API int RegisterFFi(const struct XLA_FFI_Api *api, const char *platform);
 
+/* The same for callers that report errors themselves: the line is written to `reason` [size], and not printed. */
+OEQ_API int RegisterFFiWithReason(const struct XLA_FFI_Api *api, const char *platform, char *reason, size_t size);
+
+/* The folder of compiled kernels, "" for none; null, with a line in `reason` [size], where OEQ_CACHE is no good.
+ * Thread-safe; valid until the next call on this thread. */
+OEQ_API const char *oeq_cache_directory(char *reason, size_t size);
+
 /* What happened in this process so far. A kernel here is one compilation: a payload, an architecture and, on Host, one
  * of forward, backward and double backward. */
 typedef struct OeqStats {

@@ -82,6 +82,13 @@ nb::dict stats() {
   return d;
 }
 
+std::string cache_directory() {
+  char reason[1024];
+  const char *directory = oeq_cache_directory(reason, sizeof reason);
+  if (directory == nullptr) throw nb::value_error(reason);
+  return directory;
+}
+
 }  // namespace
 
 NB_MODULE(_oeq_native, m) {
@@ -93,5 +100,6 @@ NB_MODULE(_oeq_native, m) {
   m.def("type_registrations", &type_registrations,
         "State types as {name: {\"type_id\": capsule, \"type_info\": capsule}}, each value for "
         "jax.ffi.register_ffi_type.");
+  m.def("cache_directory", &cache_directory, "Folder of compiled kernels; '' if there is none.");
   m.def("stats", &stats, "What happened in this process so far: the members of OeqStats in oeq_native.h.");
 }

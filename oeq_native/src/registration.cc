@@ -112,7 +112,9 @@ std::string register_table(const OeqFfiHandlerTable *table, const XLA_FFI_Api *a
 
 }  // namespace oeq
 
-extern "C" OEQ_API int RegisterFFi(const XLA_FFI_Api *api, const char *platform) {
+extern "C" {
+
+OEQ_API int RegisterFFiWithReason(const XLA_FFI_Api *api, const char *platform, char *reason, size_t size) {
   std::string why;
   bool verbose = false;
   try {
@@ -121,10 +123,16 @@ extern "C" OEQ_API int RegisterFFi(const XLA_FFI_Api *api, const char *platform)
   } catch (const std::exception &error) {
     why = error.what();
   }
-  if (!why.empty()) {
-    std::fprintf(stderr, "oeq_native: %s\n", why.c_str());
-    return 1;
-  }
+  std::snprintf(reason, size, "%s", why.c_str());
+  if (!why.empty()) return 1;
   if (verbose) std::fprintf(stderr, "[oeq_native] registered for %s\n", platform);
   return 0;
+}
+
+OEQ_API int RegisterFFi(const XLA_FFI_Api *api, const char *platform) {
+  char reason[1024];
+  const int code = RegisterFFiWithReason(api, platform, reason, sizeof reason);
+  if (code != 0) std::fprintf(stderr, "oeq_native: %s\n", reason);
+  return code;
+}
 }

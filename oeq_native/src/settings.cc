@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "backend.h"
+#include "oeq_native.h"
 
 namespace oeq {
 namespace {
@@ -65,3 +67,14 @@ Settings read_settings() {
 }
 
 }  // namespace oeq
+
+extern "C" OEQ_API const char *oeq_cache_directory(char *reason, size_t size) {
+  thread_local std::string directory;
+  try {
+    directory = oeq::read_settings().cache_directory;
+    return directory.c_str();
+  } catch (const std::exception &error) {
+    std::snprintf(reason, size, "%s", error.what());
+    return nullptr;
+  }
+}

@@ -92,11 +92,20 @@ _SAFETENSORS_DTYPES = {
 
 
 def bundle_bytes(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray], where: str) -> bytes:
-    """The file's content; the same input gives the same bytes."""
+    """The file's content, with a checksum in its manifest; the same input gives the same bytes."""
     kinds = {name: (_SAFETENSORS_DTYPES[array.dtype.name], array.shape) for name, array in tensors.items()}
     _manifest.validate(dict(manifest), kinds, where)
     contiguous = {name: np.ascontiguousarray(tensors[name]).reshape(tensors[name].shape) for name in sorted(tensors)}
-    return save(contiguous, metadata={_manifest.KEY: _manifest.dump(manifest)})
+    content = save(contiguous, metadata={_manifest.KEY: _manifest.dump(manifest)})
+    complete = {**manifest, "checksum": _data_hash(content)}  # the data do not depend on the manifest
+    return save(contiguous, metadata={_manifest.KEY: _manifest.dump(complete)})
+
+
+def _data_hash(content: bytes) -> str:
+    from ._connector import content_hash
+
+    header_size = int.from_bytes(content[:8], "little")
+    return content_hash(content[8 + header_size :])
 
 
 @contextmanager
@@ -105,12 +114,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Raises :class:`FileError` if the folder or the file cannot be written.
     """
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = _temporary_beside(path)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
@@ -121,6 +125,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Complains before long work where a file could not be written. Raises :class:`FileError`."""
+    if os.path.isdir(path):  # unlike Path's own, without errors of their own for names that no file may have
+        raise FileError(f"{path} is a folder; give the name of a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileError(f"{path} is not an ordinary file; give the name of one")
+    if not os.path.isdir(path.parent):
+        raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
+    _temporary_beside(path).unlink()
+
+
+def _temporary_beside(path: Path) -> Path:
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    except (OSError, ValueError) as error:  # the latter for a name that no file may have
+        raise FileError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    os.close(descriptor)
+    return Path(name)
 
 
 def _umask() -> int:

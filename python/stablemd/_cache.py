@@ -1,32 +1,38 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The folder of compiled programs that the native library keeps: how much is there, and deleting it."""
+"""The folders of compiled programs and kernels that the native libraries keep: how much is there, and deleting it."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ._connector import cache_directory
-from ._errors import FileError
-
-_ENTRY, _OURS = ".exe", (".exe", ".exe.tmp", ".lock")
+from ._errors import ArgumentError, FileError
 
 
-class CompiledPrograms:
-    """What lies in the executable cache. ``folder`` is None where there is none."""
+@dataclass(frozen=True)
+class Cache:
+    """One of these folders. ``folder`` is None where there is none."""
 
-    def __init__(self) -> None:
-        folder = cache_directory()
-        self.folder = Path(folder) if folder else None
+    folder: Path | None
+    content: str
+    variable: str  #: that names the folder
+    entry: str  #: suffix of an entry's name
+    ours: re.Pattern[str]  #: names of all files that the library makes
 
     def _files(self) -> list[Path]:
         if self.folder is None or not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if path.name.endswith(_OURS) and path.is_file())
+        try:
+            return sorted(path for path in self.folder.iterdir() if self.ours.search(path.name) and path.is_file())
+        except OSError as error:
+            raise FileError(f"{self.folder} cannot be read: {error.strerror or error}") from None
 
     def count_and_size(self) -> tuple[int, int]:
-        """Number of compiled programs and bytes of all files."""
-        files = self._files()
-        return sum(path.suffix == _ENTRY for path in files), sum(path.stat().st_size for path in files)
+        """Number of entries and bytes of all files."""
+        sizes = {path: _size(path) for path in self._files()}
+        return sum(path.suffix == self.entry for path in sizes), sum(sizes.values())
 
     def clear(self) -> None:
         """Deletes the files that the library made, and nothing else in the folder. Raises :class:`FileError`."""
@@ -35,3 +41,30 @@ class CompiledPrograms:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise FileError(f"{path} cannot be deleted: {error.strerror or error}") from None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # another process has deleted it meanwhile
+        return 0
+
+
+def _folder(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def compiled_programs() -> Cache:
+    ours = re.compile(r"\.(exe|exe\.tmp|lock)$")
+    return Cache(_folder(cache_directory()), "compiled programs", "STABLEMD_CACHE", ".exe", ours)
+
+
+def compiled_kernels() -> Cache:
+    """Raises :class:`ArgumentError` where ``OEQ_CACHE`` is no good."""
+    from . import _oeq_native
+
+    try:
+        folder = _folder(_oeq_native.cache_directory())
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+    return Cache(folder, "compiled kernels", "OEQ_CACHE", ".oeqimage", re.compile(r"\.oeqimage(\.\w{6})?$"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 
 from ._bundle import read_bundle
 from ._errors import ArgumentError, FormatError
-from ._graphs import edge_forces, edge_virials, fold_graph
+from ._graphs import edge_forces, edge_virials, fold_graph, independent_vectors
 from ._native import evaluate, load
 
 # What one unit of a bundle is in ASE's eV and Angstrom.
@@ -77,14 +77,8 @@ class StableMDCalculator(Calculator):
         plugin: str | None = None,
         cache: str | os.PathLike[str] | None = None,
     ):
-        options = {
-            "device": device,
-            "threads": threads,
-            "plugin": plugin,
-            "cache": None if cache is None else str(cache),
-        }
-        one = isinstance(model, str | os.PathLike)
-        super().__init__(model=os.fspath(model) if one else [os.fspath(path) for path in model], **options)
+        cache = os.fspath(cache) if isinstance(cache, os.PathLike) else cache  # a text, as ASE writes parameters
+        super().__init__(model=_checked_model(model), device=device, threads=threads, plugin=plugin, cache=cache)
         self._open()
 
     def set(self, **options: Any) -> dict[str, Any]:
@@ -93,6 +87,8 @@ class StableMDCalculator(Calculator):
         unknown = set(options) - set(before) if before else set()
         if unknown:
             raise ArgumentError(f"StableMDCalculator has no option {sorted(unknown)[0]!r}; it has {', '.join(before)}")
+        if "model" in options:
+            options["model"] = _checked_model(options["model"])
         changed = super().set(**options)
         if changed and before:
             self.reset()
@@ -106,23 +102,8 @@ class StableMDCalculator(Calculator):
     def _open(self) -> None:
         options = dict(self.parameters)
         paths = options.pop("model")
-        paths = [paths] if isinstance(paths, str) else list(paths)
-        if not paths:
-            raise ArgumentError("the list of models is empty; give the path of a bundle, or of several")
-        if isinstance(options["threads"], bool) or not isinstance(options["threads"], int):
-            raise ArgumentError(f"threads must be a whole number, got {options['threads']!r}")
-        for name in ("device", "plugin"):
-            if not isinstance(options[name], str) and (name, options[name]) != ("plugin", None):
-                raise ArgumentError(f"{name} must be a text, got {options[name]!r}")
-        members = [_Member(path, load(path, **options)) for path in paths]
-        for member in members[1:]:
-            kinds = [_output_kinds(one.path) for one in (members[0], member)]
-            if kinds[0] != kinds[1]:
-                listed = " and ".join(", ".join(one) or "none" for one in kinds)
-                raise ArgumentError(
-                    f"{members[0].path} and {member.path} have other extra outputs ({listed}); models of an ensemble"
-                    " must have the same"
-                )
+        members = [_Member(path, load(path, **options)) for path in ([paths] if isinstance(paths, str) else paths)]
+        _check_ensemble(members)
         self._members = members
         self._process = os.getpid()
         self._turn = threading.RLock()
@@ -139,8 +120,8 @@ class StableMDCalculator(Calculator):
 
     @property
     def cutoff(self) -> float:
-        """Range of an edge in Angstrom; a model of L layers sees as far as L times this. The longest of an ensemble."""
-        return max(member.cutoff for member in self._members)
+        """Range of an edge in Angstrom; a model of L layers sees as far as L times this."""
+        return self._members[0].cutoff
 
     @property
     def elements(self) -> tuple[str, ...]:
@@ -164,9 +145,7 @@ class StableMDCalculator(Calculator):
             self.results = self._calculate(self.atoms, properties)
 
     def _calculate(self, atoms: Any, properties: Any) -> dict[str, Any]:
-        if not np.isfinite(np.asarray(atoms.cell)).all():
-            raise ArgumentError("the cell is not finite")
-        has_volume = np.linalg.matrix_rank(np.asarray(atoms.cell)) == 3
+        has_volume = independent_vectors(np.asarray(atoms.cell)) == 3
         if not has_volume and {"stress", "stresses"} & set(properties):
             raise PropertyNotImplementedError("stress needs a cell of three independent vectors; set atoms.cell")
         if len(atoms) == 0:
@@ -175,10 +154,26 @@ class StableMDCalculator(Calculator):
         return each[0] if len(each) == 1 else _ensemble(each)
 
 
-def _output_kinds(path: str) -> list[str]:
-    """Name, numbers per atom and unit of each extra output."""
-    outputs = read_bundle(path).manifest.get("node_outputs", {})
-    return [f"{name} [{one['width']}] {one['unit']}".strip() for name, one in sorted(outputs.items())]
+def _checked_model(model: Any) -> str | list[str]:
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    paths = list(model) if isinstance(model, Iterable) and not isinstance(model, bytes) else [model]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(f"model must be the path of a bundle, or a list of paths, got {model!r}")
+    if not paths:
+        raise ArgumentError("the list of models is empty; give the path of a bundle, or of several")
+    return [os.fspath(path) for path in paths]
+
+
+def _check_ensemble(members: Sequence[_Member]) -> None:
+    """The models of an ensemble see the same neighbours and give the same outputs, as LAMMPS' pair style demands."""
+    first, *others = members
+    for other in others:
+        for kind in ("cutoff and layers", "extra outputs"):
+            one, another = (f"{member.path} has {member.traits(kind)}" for member in (first, other))
+            if first.traits(kind) != other.traits(kind):
+                raise ArgumentError(f"models of an ensemble must have the same {kind}: {one}, {another}")
 
 
 class _Member:
@@ -192,6 +187,13 @@ class _Member:
         self.length_unit = _unit(_LENGTH_UNITS, model.length_unit, path)
         self.cutoff = model.cutoff * self.length_unit
         self.atomic_energies = np.array(model.atomic_energies)
+
+    def traits(self, kind: str) -> str:
+        if kind == "cutoff and layers":
+            return f"{self.cutoff:.10g} Angstrom and {self.model.layers}"
+        outputs = read_bundle(self.path).manifest.get("node_outputs", {})
+        each = [f"{name} [{one['width']}] {one['unit']}".strip() for name, one in sorted(outputs.items())]
+        return ", ".join(each) or "none"
 
     def evaluate(self, atoms: Any, has_volume: bool) -> dict[str, Any]:
         """ASE's results."""

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,12 @@ class _OneLineErrors(click.Group):
         except MemoryError:
             _fail("out of memory")
         sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before click, which prints an empty line
+            raise click.Abort from None
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -102,6 +111,8 @@ def _feature_values(words: tuple[str, ...]) -> dict[str, float]:
 @click.version_option(__version__, prog_name="stablemd")
 def cli() -> None:
     """Run trained JAX interatomic potentials natively in molecular-dynamics engines."""
+    # torch says so wherever a CUDA toolkit is installed and no GPU is there, which models do not need here
+    logging.getLogger("torch.utils.cpp_extension").addFilter(lambda record: "No CUDA runtime" not in str(record.msg))
 
 
 @cli.command(cls=_ListOption)
@@ -179,14 +190,18 @@ def export(
     \b
     stablemd export mace.model -o mace.safetensors --elements Si O
     """
-    from ._export import export_potential
-    from ._originals import has_original, open_original
-
+    _check_files(model, output)
+    values = _feature_values(features)
+    choices = {"head": head, "elements": _names(elements), "features": values, "kernels": kernels, "gpu": gpu}
     progress = _Progress(quiet)
     try:
-        values = _feature_values(features)
-        choices = {"head": head, "elements": _names(elements), "features": values, "kernels": kernels, "gpu": gpu}
-        potential = _load_model(model, output, choices, progress)
+        progress(f"load {model}")
+        from ._export import checked_path, export_potential
+        from ._originals import has_original, open_original
+        from .mace import load
+
+        checked_path(output)
+        potential = load(model, **choices)
         options = {"name": name} if name is not None else {}
         if has_original(model) and not no_original:
             progress("load the model in mace-torch, to compare")
@@ -204,17 +219,11 @@ def export(
     _print_summary(summary)
 
 
-def _load_model(model: Path, output: Path, choices: dict[str, Any], progress: _Progress) -> Any:
-    if not model.exists():
+def _check_files(model: Path, output: Path) -> None:
+    if not os.path.exists(model):
         raise ArgumentError(f"there is no model {model}; give a MACE-JAX model or a mace-torch .model file")
-    if output.exists() and output.resolve() == model.resolve():
+    if os.path.exists(output) and output.resolve() == model.resolve():
         raise ArgumentError(f"the output {output} is the model itself; choose another name")
-    if not output.parent.is_dir():
-        raise ArgumentError(f"{output} cannot be written: there is no folder {output.parent}")
-    progress(f"load {model}")
-    from .mace import load
-
-    return load(model, **choices)
 
 
 def _print_summary(summary: Any) -> None:
@@ -282,7 +291,7 @@ def info(file: Path, as_json: bool) -> None:
     units = manifest["units"]
     energies = zip(manifest["elements"], manifest["atomic_energies"], strict=True)
     source = dict(manifest.get("source") or {})
-    against = source.pop("verified against", None)
+    against, gpu = source.pop("verified against", None), source.pop("gpu", None)
     outputs = {name: one["unit"] for name, one in manifest.get("node_outputs", {}).items()}
     rows = {
         "bundle": f"{file} ({_size(file.stat().st_size)}), format {manifest['format']}",
@@ -295,6 +304,7 @@ def info(file: Path, as_json: bool) -> None:
         "outputs": ", ".join(f"{name} ({unit})" if unit else name for name, unit in outputs.items()) or "none",
         "platforms": " ".join(sorted(manifest["programs"])),
         "FFI targets": " ".join(sorted({t for p in manifest["programs"].values() for t in p["targets"]})) or "none",
+        **({"GPU": str(gpu)} if gpu else {}),
         "made with": ", ".join(f"{k} {v}" for k, v in sorted((manifest.get("versions") or {}).items())) or "-",
         "source": ", ".join(f"{k}: {v}" for k, v in sorted(source.items())) or "-",
         "original": _against_text(against) if isinstance(against, dict) else "not compared",
@@ -344,19 +354,17 @@ def check(
     for option, value in (("--structures", structures), ("--plot", picture), ("--head", head)):
         if value is not None and against is None:
             raise ArgumentError(f"{option} needs --against MODEL")
-    if against is not None and not against.exists():
+    if against is not None and not os.path.exists(against):
         raise ArgumentError(f"there is no file {against} to compare with")
     bundle = read_bundle(file)
-    passed = _check_reference(bundle, runtime)
-    if against is not None:
-        progress = _Progress(quiet)
-        try:
-            rows, agrees = _check_against(bundle, against, structures, picture, head, runtime, progress)
-        finally:
-            progress.close()
-        click.echo()
-        _print_rows(rows)
-        passed = passed and agrees
+    progress = _Progress(quiet)
+    try:
+        comparison = None if against is None else _open_comparison(bundle, against, structures, picture, head, progress)
+        passed = _check_reference(bundle, runtime, progress)
+        if comparison is not None:
+            passed = _check_against(bundle, comparison, runtime, progress) and passed
+    finally:
+        progress.close()
     if not passed:
         click.get_current_context().exit(1)
 
@@ -364,7 +372,7 @@ def check(
 _RESULTS = {True: "agrees", False: "DIFFERS: do not use this bundle here"}
 
 
-def _check_reference(bundle: Any, runtime: dict[str, Any]) -> bool:
+def _check_reference(bundle: Any, runtime: dict[str, Any], progress: _Progress) -> bool:
     from ._native import compare_with_reference, load
     from ._reference import stored_reference, tolerances
 
@@ -388,33 +396,48 @@ def _check_reference(bundle: Any, runtime: dict[str, Any]) -> bool:
             f"{difference:.2e} {bundle.manifest['node_outputs'][name]['unit']} (tolerance {bar:.1e})"
         )
         passed = passed and difference <= bar
+    progress.close()
     _print_rows({**rows, "result": _RESULTS[passed]})
     return passed
 
 
-def _check_against(
-    bundle: Any,
-    against: Path,
-    structures: Path | None,
-    picture: Path | None,
-    head: str | None,
-    runtime: dict[str, Any],
-    progress: _Progress,
-) -> tuple[dict[str, str], bool]:
-    """What to print about the comparison with the original, and whether both agree."""
+@dataclass(frozen=True)
+class _Comparison:
+    """What --against and its options say, opened and found good before any work."""
+
+    against: Path
+    original: Any
+    frames: list[Any]
+    picture: Path | None
+
+
+def _open_comparison(
+    bundle: Any, against: Path, structures: Path | None, picture: Path | None, head: str | None, progress: _Progress
+) -> _Comparison:
     from . import _parity
-    from ._calculator import StableMDCalculator
     from ._originals import open_original
-    from ._reference import stored_reference, tolerances
+    from ._reference import stored_reference
 
     if picture is not None:
         _parity.check_plot(picture)
     frames = (
-        _parity.rattled(stored_reference(bundle).atoms()) if structures is None else _parity.read_structures(structures)
+        _parity.rattled(stored_reference(bundle).atoms())
+        if structures is None
+        else _parity.read_structures(structures, bundle.manifest["elements"])
     )
     progress(f"load {against}")
     source = bundle.manifest.get("source") or {}
     original = open_original(against, head or source.get("head"), source.get("features"))
+    return _Comparison(against, original, frames, picture)
+
+
+def _check_against(bundle: Any, comparison: _Comparison, runtime: dict[str, Any], progress: _Progress) -> bool:
+    """Prints the comparison with the original; whether both agree."""
+    from . import _parity
+    from ._calculator import StableMDCalculator
+    from ._reference import tolerances
+
+    original, frames, picture = comparison.original, comparison.frames, comparison.picture
     calculator = StableMDCalculator(bundle.path, **runtime)
     parity = _parity.compare(calculator, original, frames, progress)
     constant = dict(zip(bundle.manifest["elements"], bundle.manifest["atomic_energies"], strict=True))
@@ -424,34 +447,40 @@ def _check_against(
     passed = parity.energy <= energy_bar and parity.force <= force_bar
     size = f"{len(frames)}, {sum(map(len, frames))} atoms"
     rows = {
-        "original": f"{against} ({original.framework}, stored in {original.dtype})",
+        "original": f"{comparison.against} ({original.framework}, stored in {original.dtype})",
         "structures": f"{size}, largest force {parity.largest_force:.3g} eV/Angstrom",
         "energy difference": f"{parity.energy:.2e} eV/atom (tolerance {energy_bar:.1e})",
         "force difference": f"{parity.force:.2e} eV/Angstrom, rms {parity.force_rms:.2e} (tolerance {force_bar:.1e})",
         "result": _RESULTS[passed],
     }
     if picture is not None:
-        _parity.plot(parity, picture, f"{bundle.path.name} against {against.name}", original.framework)
+        _parity.plot(parity, picture, f"{bundle.path.name} against {comparison.against.name}", original.framework)
         rows["plot"] = str(picture)
-    return rows, passed
+    progress.close()
+    click.echo()
+    _print_rows(rows)
+    return passed
 
 
 @cli.command()
 @click.option("--clear", is_flag=True, help="Delete all entries.")
 def cache(clear: bool) -> None:
-    """Show or clear the cache of compiled programs."""
-    from ._cache import CompiledPrograms
+    """Show or clear the caches of compiled programs and of compiled kernels."""
+    from ._cache import compiled_kernels, compiled_programs
     from ._connector import cache_limit
 
-    programs = CompiledPrograms()
-    if programs.folder is None:
-        click.echo("there is no cache: STABLEMD_CACHE is 'off' or no home folder is known")
-        return
-    count, size = programs.count_and_size()
-    if clear:
-        programs.clear()
-        click.echo(f"deleted {count} compiled programs ({_size(size)}) from {programs.folder}")
-        return
     limit = cache_limit()
-    limit_text = f"{_size(limit)} (STABLEMD_CACHE_LIMIT)" if limit else "none"
-    _print_rows({"folder": str(programs.folder), "entries": str(count), "size": _size(size), "limit": limit_text})
+    caches = (compiled_programs(), compiled_kernels())
+    for number, one in enumerate(caches):
+        if one.folder is None:
+            click.echo(f"there is no cache of {one.content}: {one.variable} is 'off' or no home folder is known")
+            continue
+        count, size = one.count_and_size()
+        if clear:
+            one.clear()
+            click.echo(f"deleted {count} {one.content} ({_size(size)}) from {one.folder}")
+            continue
+        rows = {one.content: str(one.folder), "entries": str(count), "size": _size(size)}
+        if number == 0:
+            rows["limit"] = f"{_size(limit)} (STABLEMD_CACHE_LIMIT)" if limit else "none"
+        _print_rows(rows)

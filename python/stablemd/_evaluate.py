@@ -11,7 +11,7 @@ import numpy as np
 
 from ._errors import ExportError
 from ._graphs import HopGraph, edge_forces
-from ._program import energy_and_gradient, x64
+from ._program import about, energy_and_gradient, x64
 from ._reference import Reference, structure_graph
 
 
@@ -45,9 +45,10 @@ def compute_reference(
     values = {"energy": energies, "forces": gradient, **dict(zip(sorted(widths), extra, strict=True))}
     broken = [name for name, array in values.items() if not np.isfinite(array).all()]
     if broken:
-        raise ExportError(
-            f"the model's {' and '.join(broken)} on the reference structure are not finite; pass a structure that suits"
-            " it as reference=ase.Atoms"
+        raise about(
+            energy_fn,
+            f"not finite on the reference structure: {', '.join(broken)}; pass a structure that suits the model as"
+            " reference=ase.Atoms",
         )
     node_energies = energies + np.asarray(model["atomic_energies"])[graph.species]
     return Reference(

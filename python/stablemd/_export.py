@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import jaxlib
 import numpy as np
 
 from . import _manifest
-from ._bundle import atomic_path, bundle_bytes
+from ._bundle import atomic_path, bundle_bytes, check_writable
 from ._errors import (
     ArgumentError,
     CompileError,
     ExecutionError,
     ExportError,
-    FileError,
     PluginError,
     ProviderError,
 )
@@ -36,7 +35,15 @@ from .potential import Potential
 # Allowed differences between the native evaluation and JAX: energy of an atom, force; relative where these exceed 1.
 _BARS = {"float64": (1e-9, 1e-8), "float32": (5e-6, 5e-5)}
 
+SUFFIX = ".safetensors"
+
 Progress = Callable[[str], None]
+
+_KINDS = {
+    "elements": "chemical symbols such as ['Si', 'C']",
+    "platforms": "platforms such as ['cpu']",
+    "targets": "names of custom calls",
+}
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def export_model(
     params
         Pytree of arrays. They become inputs of the program, real ones in ``dtype``.
     path
-        File to write, by convention ``*.safetensors``. It is complete or absent, never half written.
+        File to write, ``*.safetensors``. It is complete or absent, never half written.
     cutoff, layers, elements
         Range of an edge in ``units["length"]``, number of message-passing layers (1 for a pair potential), and the
         chemical symbols that ``graph.species`` counts through.
@@ -156,7 +163,7 @@ def export_model(
         With one line on what to do; nothing is written then.
     """
     report = progress or (lambda line: None)
-    path = _checked_path(path)
+    path = checked_path(path)
     element_names = _checked_elements(elements)
     model = {
         "cutoff": _checked_cutoff(cutoff),
@@ -166,14 +173,18 @@ def export_model(
     }
     real = _checked_dtype(dtype)
     platform_names = _checked_platforms(platforms)
+    announced = _checked_names("targets", targets)
+    _check_callables(energy_fn, platform_energy_fns or {}, progress)
+    _check_notes(name, source, output_units, reference)
+    unit_names = _checked_units(units)
     weight_names, weights, unflatten = _flatten_weights(params, real)
 
     with x64(real):
         programs: dict[str, Program] = {}
-        tracers: dict[Callable, Tracer] = {}
+        tracers: dict[int, Tracer] = {}  # by identity: not every object that can be called has a hash
         for platform in platform_names:
             function = (platform_energy_fns or {}).get(platform, energy_fn)
-            tracer = tracers.setdefault(function, Tracer(function, unflatten, weights, real, targets))
+            tracer = tracers.setdefault(id(function), Tracer(function, unflatten, weights, real, announced))
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
     widths, *others = [tracer.outputs or {} for tracer in tracers.values()]
@@ -208,7 +219,7 @@ def export_model(
         "layers": model["layers"],
         "elements": list(element_names),
         "atomic_energies": model["atomic_energies"].tolist(),
-        "units": _checked_units(units),
+        "units": unit_names,
         "programs": manifest_programs,
         **({"node_outputs": outputs} if outputs else {}),
         "versions": _versions(),
@@ -244,19 +255,42 @@ def export_model(
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _checked_path(path: str | os.PathLike[str]) -> Path:
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a bundle to write. Raises :class:`ArgumentError` or :class:`FileError` where there can be none."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"path must be the name of a file, got {path!r}")
     path = Path(path)
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; give the name of a file, such as {path / 'model.safetensors'}")
-    if path.exists() and not path.is_file():
-        raise FileError(f"{path} is not an ordinary file; give the name of one, such as model.safetensors")
-    if not path.parent.is_dir():
-        raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.path.isdir(path) and path.suffix != SUFFIX:
+        raise ArgumentError(f"{path} must end in {SUFFIX}: a bundle is such a file, and engines know it by that name")
+    check_writable(path)
     return path
 
 
+def _check_callables(energy_fn: Any, others: Any, progress: Any) -> None:
+    if not isinstance(others, Mapping) or not set(others) <= set(_manifest.PLATFORMS):
+        raise ArgumentError(f"platform_energy_fns must be like {{'cuda': function}}, got {others!r}")
+    for function in (energy_fn, *others.values()):
+        if not callable(function):
+            raise ArgumentError(f"energy_fn must be a function of parameters and a graph, got {function!r}")
+    if progress is not None and not callable(progress):
+        raise ArgumentError(f"progress must be a function of one line, got {progress!r}")
+
+
+def _check_notes(name: Any, source: Any, output_units: Any, reference: Any) -> None:
+    if not isinstance(name, str):
+        raise ArgumentError(f"name must be a text, got {name!r}")
+    if source is not None and not isinstance(source, Mapping):
+        raise ArgumentError(f"source must be like {{'run': 'third'}}, got {source!r}")
+    units = {} if output_units is None else output_units
+    if not isinstance(units, Mapping) or not all(isinstance(unit, str) for unit in units.values()):
+        raise ArgumentError(f"output_units must be like {{'charges': 'e'}}, got {output_units!r}")
+    if reference is not None and not (hasattr(reference, "get_positions") and len(reference) > 0):
+        raise ArgumentError(f"reference must be ase.Atoms with at least one atom, got {reference!r}")
+
+
 def _checked_cutoff(cutoff: float) -> float:
-    if not (isinstance(cutoff, int | float | np.number) and np.isfinite(cutoff) and cutoff > 0):
+    number = isinstance(cutoff, int | float | np.integer | np.floating) and not isinstance(cutoff, bool)
+    if not (number and 0 < cutoff < float("inf")):
         raise ArgumentError(f"cutoff must be a positive number, got {cutoff!r}")
     return float(cutoff)
 
@@ -270,9 +304,7 @@ def _checked_layers(layers: int) -> int:
 def _checked_elements(elements: Sequence[str]) -> tuple[str, ...]:
     from ase.data import atomic_numbers
 
-    if isinstance(elements, str):
-        raise ArgumentError(f"elements must be a list of chemical symbols such as ['Si', 'C'], got {elements!r}")
-    names = tuple(elements)
+    names = _checked_names("elements", elements)
     if not names:
         raise ArgumentError("elements is empty; list the chemical symbols that the model knows")
     for element in names:
@@ -288,9 +320,13 @@ def _checked_atomic_energies(energies: Any, elements: tuple[str, ...]) -> np.nda
         return np.zeros(len(elements))
     if isinstance(energies, Mapping):
         if set(energies) != set(elements):
-            raise ArgumentError(f"atomic_energies has {sorted(energies)}, elements are {sorted(elements)}")
+            given = sorted(map(str, energies))
+            raise ArgumentError(f"atomic_energies has {given}, elements are {sorted(elements)}")
         energies = [energies[element] for element in elements]
-    array = np.asarray(energies, dtype=np.float64)
+    try:
+        array = np.asarray(energies, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"atomic_energies must be numbers, one per element, got {energies!r}") from None
     if array.shape != (len(elements),) or not np.isfinite(array).all():
         raise ArgumentError(
             f"atomic_energies must be one finite number per element ({len(elements)}), got shape {array.shape}"
@@ -309,7 +345,7 @@ def _checked_dtype(dtype: Any) -> np.dtype:
 
 
 def _checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
-    names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    names = (platforms,) if isinstance(platforms, str) else _checked_names("platforms", platforms)
     unknown = [name for name in names if name not in _manifest.PLATFORMS]
     if unknown or not names or len(set(names)) != len(names):
         raise ArgumentError(f"platforms must be some of {', '.join(_manifest.PLATFORMS)}, got {names!r}")
@@ -317,10 +353,25 @@ def _checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
 
 
 def _checked_units(units: Mapping[str, str] | None) -> dict[str, str]:
-    given = dict(units) if units is not None else {"energy": "eV", "length": "Angstrom"}
-    if set(given) != {"energy", "length"} or not all(isinstance(unit, str) and unit for unit in given.values()):
-        raise ArgumentError(f"units must be like {{'energy': 'eV', 'length': 'Angstrom'}}, got {units!r}")
-    return given
+    default = {"energy": "eV", "length": "Angstrom"}
+    given = default if units is None else units
+    if not (
+        isinstance(given, Mapping)
+        and set(given) == set(default)
+        and all(isinstance(unit, str) and unit for unit in given.values())
+    ):
+        raise ArgumentError(f"units must be like {default}, got {units!r}")
+    return dict(given)
+
+
+def _checked_names(argument: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ArgumentError(f"{argument} must be a list of {_KINDS[argument]}, got {names!r}")
+    result = tuple(names)
+    for one in result:
+        if not isinstance(one, str):
+            raise ArgumentError(f"{argument} must be a list of {_KINDS[argument]}, got {one!r} in it")
+    return result
 
 
 def _checked_output_units(units: Mapping[str, str] | None, widths: Mapping[str, int]) -> dict[str, str]:
@@ -329,8 +380,6 @@ def _checked_output_units(units: Mapping[str, str] | None, widths: Mapping[str, 
     if unknown:
         known = f"its extra outputs are {', '.join(sorted(widths))}" if widths else "it returns no extra outputs"
         raise ArgumentError(f"output_units has {unknown[0]!r}, which energy_fn does not return; {known}")
-    if not all(isinstance(unit, str) for unit in given.values()):
-        raise ArgumentError(f"output_units must be like {{'charges': 'e'}}, got {units!r}")
     return given
 
 

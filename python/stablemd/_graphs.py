@@ -48,6 +48,13 @@ def _images(periodic: np.ndarray, cutoff: float) -> float:
     return float(np.prod(2 * np.ceil(cutoff / heights) + 1))
 
 
+def independent_vectors(cell: np.ndarray, directions: np.ndarray | slice = slice(None)) -> int:
+    """How many of the cell's vectors in these directions are linearly independent."""
+    if not np.isfinite(cell).all():
+        raise ArgumentError("the cell is not finite")
+    return int(np.linalg.matrix_rank(cell[directions]))
+
+
 def neighbor_list(
     positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -61,11 +68,10 @@ def neighbor_list(
     if not np.isfinite(positions).all():
         atom = int(np.flatnonzero(~np.isfinite(positions).all(axis=1))[0])
         raise ArgumentError(f"the position of atom {atom} is not finite: {positions[atom].tolist()}")
-    if not np.isfinite(cell).all():
-        raise ArgumentError("the cell is not finite")
+    independent = independent_vectors(cell, pbc)
     if max(np.abs(positions).max(), np.abs(cell).max()) > _FARTHEST:
         raise ArgumentError(f"positions or cell are larger than {_FARTHEST:g}, where distances lose all precision")
-    if np.linalg.matrix_rank(cell[pbc]) < pbc.sum():
+    if independent < pbc.sum():
         raise ArgumentError("the cell vectors of the periodic directions are zero or linearly dependent")
     images = _images(cell[pbc], cutoff)
     if images > _MOST_IMAGES:

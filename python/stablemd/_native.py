@@ -13,6 +13,7 @@ import numpy as np
 
 from ._bundle import read_bundle
 from ._connector import Model, Runtime
+from ._errors import ArgumentError
 from ._graphs import HopGraph, edge_forces, part_graph
 from ._reference import Reference, structure_graph
 
@@ -24,6 +25,7 @@ def shared_runtime(
     device: str = "cpu", plugin: str | None = None, threads: int = 0, cache: str | os.PathLike[str] | None = None
 ) -> Runtime:
     """The runtime of this process for these options and this environment; created once, gone with its last model."""
+    _check_options(device, plugin, threads, cache)
     folder = None if cache is None else os.fspath(cache)
     environment = tuple((name, value) for name, value in sorted(os.environ.items()) if name.startswith("STABLEMD_"))
     # A forked child must not use its parent's: the threads behind it do not exist there.
@@ -31,9 +33,26 @@ def shared_runtime(
     with _runtimes_lock:
         runtime = _runtimes.get(key)
         if runtime is None:
-            runtime = Runtime(device, plugin, threads, 0, folder)
+            runtime = Runtime(device, plugin, int(threads), 0, folder)
             _runtimes[key] = runtime
         return runtime
+
+
+_MOST_THREADS = 1024  # stablemd.h
+
+
+def _check_options(device: Any, plugin: Any, threads: Any, cache: Any) -> None:
+    if not isinstance(device, str):
+        raise ArgumentError(f"device must be a text such as 'cpu', got {device!r}")
+    if not (plugin is None or isinstance(plugin, str)):
+        raise ArgumentError(f"plugin must be a text, the path of a PJRT plugin, got {plugin!r}")
+    if not (cache is None or isinstance(cache, str | os.PathLike)):
+        raise ArgumentError(f"cache must be a text, the path of a folder, got {cache!r}")
+    whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if not (whole and 0 <= threads <= _MOST_THREADS):
+        raise ArgumentError(
+            f"threads must be a whole number from 1 to {_MOST_THREADS}, or 0 for all cores, got {threads!r}"
+        )
 
 
 def load(path: str | os.PathLike[str], **runtime_options: Any) -> Model:

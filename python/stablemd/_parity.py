@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._bundle import atomic_path
+from ._bundle import atomic_path, check_writable
 from ._errors import ArgumentError, FileError, FormatError
 from ._originals import Original, Values
 
@@ -66,8 +66,8 @@ def rattled(atoms: Any) -> list[Any]:
     return copies
 
 
-def read_structures(path: Path) -> list[Any]:
-    """All structures of a file that ASE reads."""
+def read_structures(path: Path, elements: Sequence[str]) -> list[Any]:
+    """All structures of a file that ASE reads. They may hold these elements only."""
     from ase.io import read
 
     if not path.is_file():
@@ -78,6 +78,9 @@ def read_structures(path: Path) -> list[Any]:
         raise FormatError(f"ASE cannot read structures from {path}: {type(error).__name__}: {error}") from None
     if not structures or not all(len(atoms) for atoms in structures):
         raise FormatError(f"{path} holds no structure, or one without atoms")
+    unknown = sorted({symbol for atoms in structures for symbol in atoms.symbols} - set(elements))
+    if unknown:
+        raise ArgumentError(f"{path} has {', '.join(unknown)}, the model only {' '.join(elements)}")
     return structures
 
 
@@ -124,5 +127,4 @@ def check_plot(path: Path) -> None:
         raise ArgumentError("--plot needs matplotlib: pip install matplotlib") from None
     if path.suffix.lstrip(".").lower() not in Figure().canvas.get_supported_filetypes():
         raise ArgumentError(f"--plot: {path} has no suffix of a picture; use .png, .pdf or .svg")
-    if not path.parent.is_dir():
-        raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
+    check_writable(path)

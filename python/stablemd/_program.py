@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from jax import export as jax_export
 from jax._src.interpreters import mlir as jax_mlir
@@ -169,15 +171,34 @@ class Tracer:
         arguments = [*graph_arguments(sizes, self.dtype), *self.weights]
         try:
             return jax_export.export(function, platforms=[platform], disabled_checks=self.checks)(*arguments)
-        except ExportError:
-            raise
+        except ExportError as error:
+            # A new error: this one has been through JAX, which adds its own frames and a note behind our line.
+            raise self.refusal(str(error)) from None
         except Exception as error:
             raise _tracing_error(error, sizes) from error
+
+    def refusal(self, what: str) -> ExportError:
+        """The error that says this about the function, with the place of its definition."""
+        return about(self.energy_fn, what)
 
     def _notice(self, outputs: dict[str, int]) -> None:
         if self.outputs not in (None, outputs):
             raise ExportError("energy_fn returns other extra outputs at other sizes")
         self.outputs = outputs
+
+
+def about(energy_fn: Callable, what: str) -> ExportError:
+    """An error about a user's function: ``file:line: what``. Python may not know where it is defined, and models of
+    this package are none of the user's."""
+    while hasattr(energy_fn, "func"):  # functools.partial
+        energy_fn = energy_fn.func
+    function = inspect.unwrap(energy_fn)
+    if not hasattr(function, "__code__"):  # a bound method knows its code, an object that can be called does not
+        function = inspect.getattr_static(type(function), "__call__", None)
+    code = getattr(function, "__code__", None)
+    if code is None or Path(__file__).parent in Path(code.co_filename).parents:
+        return ExportError(what)
+    return ExportError(f"{code.co_filename}:{code.co_firstlineno}: {what}")
 
 
 def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
@@ -188,7 +209,15 @@ def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
     place = _last_frame(error)
     return ExportError(
         f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
-        f"{f' in {place}' if place else ''}: {_first_line(text)}"
+        f"{f' in {place}' if place else ''}: {_first_line(text)}{_advice(error)}"
+    )
+
+
+def _advice(error: Exception) -> str:
+    if not isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+        return ""
+    return (
+        " (values are not known while a function is traced: use jnp.where, jax.lax and jax.numpy for what needs them)"
     )
 
 
@@ -198,8 +227,13 @@ def _last_frame(error: Exception) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
+_JAX = tuple(Path(package.__file__).parent for package in (jax, jaxlib))
+
+
 def _is_plumbing(file: str) -> bool:
-    return "/jax/" in file or file.startswith("<") or Path(file).parent == Path(__file__).parent
+    path = Path(file)
+    ours = path.parent == Path(__file__).parent
+    return ours or file.startswith("<") or any(folder in path.parents for folder in _JAX)
 
 
 def _first_line(text: str) -> str:
@@ -243,7 +277,7 @@ def build_program(
         nonlocal arguments
         module = exported(index)
         if arguments is not None and arguments != _kept(module):
-            raise ExportError(
+            raise tracer.refusal(
                 "energy_fn uses other arrays or weights at other sizes; it must not branch on numbers of atoms or edges"
             )
         arguments = _kept(module)

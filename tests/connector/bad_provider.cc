@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Providers that do not work, by macro: THROWS, FAILS, or neither for a library that is no provider at all.
+// Providers that do not work, by macro: THROWS, FAILS, REASONS (fails and says why), or none for a library that is no
+// provider at all.
+#include <cstdio>
 #include <stdexcept>
 
 #include "xla/ffi/api/c_api.h"
@@ -12,6 +14,17 @@ RegisterFFi(const XLA_FFI_Api *, const char *) {
 #elif defined(FAILS)
 RegisterFFi(const XLA_FFI_Api *, const char *) {
   return 3;
+}
+#elif defined(REASONS)
+RegisterFFi(const XLA_FFI_Api *, const char *) {
+  std::fputs("printed\n", stderr);
+  return 1;
+}
+
+extern "C" __attribute__((visibility("default"))) int RegisterFFiWithReason(const XLA_FFI_Api *, const char *platform,
+                                                                            char *reason, size_t size) {
+  std::snprintf(reason, size, "no good on %s", platform);
+  return 1;
 }
 #else
 something_else() {

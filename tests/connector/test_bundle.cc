@@ -10,6 +10,7 @@
 #include "c_api.h"
 #include "check.h"
 #include "error.h"
+#include "hash.h"
 
 namespace {
 
@@ -55,6 +56,23 @@ bool accepts(const std::vector<char> &bytes) {
 }
 
 }  // namespace
+
+TEST(checksums) {
+  BundleParts parts;
+  const std::string data(parts.data.data(), parts.data.size());
+  parts.manifest["checksum"] = stablemd::hash_bytes(data).hex();
+  CHECK_EQUAL(complaint(parts.bytes()), "no complaint");
+  for (size_t bit = 0; bit < 8 * data.size(); ++bit) {
+    parts.data = data;
+    parts.data[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    CHECK_CONTAINS(complaint(parts.bytes()), "damaged: its data are not those that were written (checksum)");
+  }
+  parts.data = data;
+  parts.manifest["checksum"] = 17;
+  CHECK_CONTAINS(complaint(parts.bytes()), "checksum: must be a string");
+  parts.manifest.erase("checksum");  // as older writers leave it
+  CHECK_EQUAL(complaint(parts.bytes()), "no complaint");
+}
 
 TEST(a_good_file) {
   const Bundle bundle = Bundle::parse(BundleParts().bytes(), "good");

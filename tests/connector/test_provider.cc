@@ -111,6 +111,11 @@ TEST(a_provider_that_fails) {
   CHECK_CONTAINS(runtime_error(SMD_ERROR_PROVIDER), "failing_provider.so: RegisterFFi failed with code 3");
 }
 
+TEST(a_provider_that_fails_and_says_why) {
+  set_path(folder() + "/reasons");
+  CHECK_CONTAINS(runtime_error(SMD_ERROR_PROVIDER), "reasoning_provider.so: no good on Host");
+}
+
 TEST(a_provider_that_is_too_new) {
   set_path("");
   if (!ffi_is_too_old()) return;

@@ -454,16 +454,56 @@ def test_no_stress_in_a_flat_cell(bundles):
         atoms.get_stress()
 
 
-@pytest.mark.parametrize("threads", [-1, 1025, 10**9])
+@pytest.mark.parametrize("threads", [-1, 1025, 10**9, 10**12, 10**30, "two", True, None, 1.5])
 def test_numbers_of_threads_that_are_refused(bundles, threads):
-    with pytest.raises(ArgumentError, match="threads"):
+    with pytest.raises(
+        ArgumentError, match="threads must be a whole number from 1 to 1024, or 0 for all cores"
+    ) as error:
         StableMDCalculator(bundles("lennard_jones", "float64"), threads=threads)
+    assert repr(threads) in one_line(error)
 
 
-@pytest.mark.parametrize("options", [{"threads": "2"}, {"device": None}, {"plugin": 3}])
+@pytest.mark.parametrize("threads", [0, np.int64(1), 1024])
+def test_numbers_of_threads(bundles, threads):
+    assert StableMDCalculator(bundles("lennard_jones", "float64"), threads=threads).cutoff == 8.5
+
+
+@pytest.mark.parametrize("options", [{"device": None}, {"plugin": 3}, {"cache": 3}])
 def test_options_of_a_wrong_type(bundles, options):
-    with pytest.raises(ArgumentError, match="must be a"):
+    with pytest.raises(ArgumentError, match="must be a text"):
         StableMDCalculator(bundles("lennard_jones", "float64"), **options)
+
+
+@pytest.mark.parametrize("model", [None, 3, [None], b"model.safetensors", True])
+def test_models_of_a_wrong_type(bundles, model):
+    with pytest.raises(ArgumentError, match="model must be the path of a bundle"):
+        StableMDCalculator(model)
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    with pytest.raises(ArgumentError, match="model must be the path of a bundle"):
+        calc.set(model=model)
+    assert calc.cutoff == 8.5
+
+
+def test_a_flipped_bit_is_noticed_at_load(bundles, tmp_path):
+    """Also one that no comparison of energies could see, and one in the stored reference."""
+    content = bytearray(bundles("lennard_jones", "float32").read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    for place in (header, (header + len(content)) // 2, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path = tmp_path / "damaged.safetensors"
+        path.write_bytes(damaged)
+        with pytest.raises(FormatError) as error:
+            StableMDCalculator(path)
+        assert "damaged.safetensors: damaged: its data are not those that were written" in one_line(error)
+
+
+def test_compilation_is_logged(bundles, tmp_path, caplog):
+    calc = StableMDCalculator(bundles("lennard_jones"), cache=tmp_path)
+    with caplog.at_level("INFO", logger="stablemd"):
+        calc.get_property("energy", argon())
+    first, second = (record.message for record in caplog.records)
+    assert first.startswith("compiling the program for N=") and second.startswith("compiled in ")
 
 
 def test_each_calculator_reads_the_environment_anew(bundles, rng, tmp_path, monkeypatch):

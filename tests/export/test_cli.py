@@ -3,7 +3,9 @@
 
 import dataclasses
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,10 @@ def test_check_finds_a_changed_weight(tmp_path, bundles):
         tensors["weights/readout"] = tensors["weights/readout"] + np.array(change, dtype)
         path = tmp_path / f"{dtype}.safetensors"
         save_file(tensors, path, metadata=metadata)
+        assert "damaged: its data are not those that were written" in error("check", path)
+        manifest = json.loads(metadata["stablemd"])
+        del manifest["checksum"]
+        save_file(tensors, path, metadata={"stablemd": json.dumps(manifest)})
         stdout, _ = run("check", path, code=1)
         assert "DIFFERS" in stdout
 
@@ -209,28 +215,37 @@ def test_check_mistakes(bundles, tmp_path):
     (tmp_path / "noise.model").write_bytes(b"noise")
     (tmp_path / "noise.xyz").write_text("noise")
     words = ("check", bundle, "-q")
-    assert "--plot needs --against MODEL" in _second(*words, "--plot", "x.png")
-    assert "--structures needs --against MODEL" in _second(*words, "--structures", "x.xyz")
+    assert "--plot needs --against MODEL" in error(*words, "--plot", "x.png")
+    assert "--structures needs --against MODEL" in error(*words, "--structures", "x.xyz")
+    ase.io.write(tmp_path / "iron.xyz", ase.Atoms("Fe"))
     cases = [
         (["--against", tmp_path / "none.model"], "there is no file"),
         (["--against", tmp_path / "noise.model"], "mace-torch cannot open"),
         (["--against", DATA / "sic" / "mace-jax"], "looks like a MACE-JAX model"),
         (["--against", bundle, "--plot", tmp_path / "x.docx"], "no suffix of a picture"),
+        (["--against", bundle, "--plot", tmp_path / "x"], "no suffix of a picture"),
         (["--against", bundle, "--plot", tmp_path / "no" / "x.png"], "there is no folder"),
+        (["--against", bundle, "--plot", "/proc/x.png"], "/proc/x.png cannot be written"),
         (["--against", bundle, "--structures", tmp_path / "none.xyz"], "there is no file"),
         (["--against", bundle, "--structures", tmp_path / "noise.xyz"], "ASE cannot read structures"),
+        (["--against", bundle, "--structures", tmp_path / "iron.xyz"], "iron.xyz has Fe, the model only Si C"),
+        (["--threads", 10**12], "threads must be a whole number"),
     ]
-    for options, complaint in cases:
-        assert complaint in _second(*words, *options)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["noise.model", "noise.xyz"]
+    for options, complaint in cases:  # before any work: nothing is printed of the first comparison
+        assert complaint in error(*words, *options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iron.xyz", "noise.model", "noise.xyz"]
 
 
-def _second(*arguments):
-    """The error line of a command that may have printed the first part of its results."""
-    _, stderr = run(*arguments, code=2)
-    (line,) = stderr.splitlines()
-    assert line.startswith("Error: ")
-    return line
+def test_info_on_kernels_for_a_gpu(tmp_path):
+    from potentials import lennard_jones
+    from stablemd import export_potential
+
+    path = tmp_path / "gpu.safetensors"
+    export_potential(lennard_jones(), path, verify=False, source={"kernels": "oeq", "gpu": "h200"})
+    stdout, _ = run("info", path)
+    assert re.search(r"^GPU +h200$", stdout, re.MULTILINE) and re.search(
+        r"^source +kernels: oeq$", stdout, re.MULTILINE
+    )
 
 
 def test_info_on_outputs(tmp_path, executable_cache):
@@ -248,7 +263,12 @@ def test_info_on_outputs(tmp_path, executable_cache):
 def test_export_mistakes(tmp_path, model):
     out = tmp_path / "out.safetensors"
     assert "there is no model" in error("export", tmp_path / "missing", "-o", out)
-    assert "there is no folder" in error("export", model, "-o", tmp_path / "no" / "out.safetensors")
+    for arguments, complaint in (
+        ((tmp_path / "no" / "out.safetensors",), "there is no folder"),
+        ((tmp_path / "out.pt",), "out.pt must end in .safetensors"),
+        (("/proc/out.safetensors",), "/proc/out.safetensors cannot be written"),
+    ):
+        assert complaint in error("export", model, "-q", "-o", *arguments)
     assert "is the model itself" in error("export", model, "-o", model)
     assert "--dtype" in error("export", model, "-o", out, "--dtype", "float16")
     assert "--output" in error("export", model)
@@ -276,22 +296,47 @@ def test_errors_of_a_loader_are_one_line(tmp_path, model, monkeypatch):
 
 def test_cache(tmp_path, bundles, monkeypatch):
     monkeypatch.setenv("STABLEMD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OEQ_CACHE", "off")
     monkeypatch.setenv("STABLEMD_CACHE_LIMIT", "2GB")
-    assert "entries  0" in run("cache")[0] and "limit    2.0 GB" in run("cache")[0]
+    for row in (r"entries +0", r"limit +2.0 GB"):
+        assert re.search(row, run("cache")[0])
     monkeypatch.setenv("STABLEMD_CACHE_LIMIT", "much")
     assert "STABLEMD_CACHE_LIMIT is `much`" in error("cache")
     monkeypatch.delenv("STABLEMD_CACHE_LIMIT")
     run("check", bundles("lennard_jones"))
     stdout, _ = run("cache")
-    assert f"folder   {tmp_path / 'cache'}" in stdout
+    assert f"compiled programs  {tmp_path / 'cache'}" in stdout
     # one for the reference structure, another for its parts where these do not fit into the same program
     entries = len(list((tmp_path / "cache").glob("*.exe")))
-    assert entries in (1, 2) and f"entries  {entries}" in stdout
+    assert entries in (1, 2) and re.search(rf"entries +{entries}$", stdout, re.MULTILINE)
     (tmp_path / "cache" / "mine.txt").write_text("not a compiled program")
     assert f"deleted {entries} compiled program" in run("cache", "--clear")[0]
     assert [p.name for p in (tmp_path / "cache").iterdir()] == ["mine.txt"]
     monkeypatch.setenv("STABLEMD_CACHE", "off")
-    assert "there is no cache" in run("cache")[0]
+    lines = run("cache")[0].splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "there is no cache of compiled programs",
+        "there is no cache of compiled kernels",
+    ]
+
+
+def test_cache_of_kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("STABLEMD_CACHE", "off")
+    for variable, folder in (("OEQ_CACHE", tmp_path / "kernels"), ("XDG_CACHE_HOME", tmp_path / "home" / "oeq_native")):
+        monkeypatch.setenv(variable, str(folder if variable == "OEQ_CACHE" else folder.parent))
+        folder.mkdir(parents=True)
+        (folder / "ab12.oeqimage").write_bytes(b"x" * 2000)
+        (folder / "ab12.oeqimage.Xy3Z9a").write_bytes(b"x" * 500)  # of a process that was killed
+        (folder / "mine.txt").write_text("not a compiled kernel")
+        stdout, _ = run("cache")
+        for row in (rf"compiled kernels +{folder}", "entries +1", "size +2.5 kB"):
+            assert re.search(f"^{row}$", stdout, re.MULTILINE)
+        assert f"deleted 1 compiled kernels (2.5 kB) from {folder}" in run("cache", "--clear")[0]
+        assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+        monkeypatch.delenv("OEQ_CACHE", raising=False)
+    monkeypatch.setenv("OEQ_CACHE", "kernels")
+    _, stderr = run("cache", code=2)
+    assert stderr == 'Error: OEQ_CACHE=kernels: must be an absolute path or "off"\n'
 
 
 def test_help_and_version():
@@ -311,3 +356,54 @@ def test_as_a_process(tmp_path, bundles, entry):
     assert done.stderr == f"Error: there is no file {tmp_path / 'none'}; export a model first\n"
     done = subprocess.run([*entry, "check", bundles("lennard_jones")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "agrees" in done.stdout
+
+
+def test_a_missing_gpu_is_no_warning(tmp_path):
+    """torch warns where a CUDA toolkit is installed and no GPU is there."""
+    pytest.importorskip("mace")
+    toolkit = tmp_path / "cuda"
+    toolkit.mkdir()
+    (tmp_path / "noise.model").write_bytes(b"noise")
+    words = [
+        sys.executable,
+        "-m",
+        "stablemd",
+        "export",
+        tmp_path / "noise.model",
+        "-o",
+        tmp_path / "x.safetensors",
+        "-q",
+    ]
+    environment = {**os.environ, "CUDA_HOME": str(toolkit)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+EXPORT = """
+import sys
+import potentials, stablemd.mace
+from stablemd.__main__ import main
+stablemd.mace.load = lambda path, **choices: potentials.message_passing()
+main()
+"""
+
+
+@pytest.mark.parametrize("number, line", [(signal.SIGINT, "Error: interrupted"), (signal.SIGTERM, "Error: terminated")])
+@pytest.mark.parametrize("step", ["trace 2/4", "verify natively"])
+def test_an_export_that_is_ended(tmp_path, number, line, step):
+    """One line, no partial file, and the exit code of shells."""
+    (tmp_path / "model").mkdir()
+    words = [sys.executable, "-c", EXPORT, "export", tmp_path / "model", "-o", tmp_path / "out.safetensors"]
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": tests, "STABLEMD_CACHE": "off"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        seen = []
+        while not seen or step not in seen[-1]:
+            seen.append(process.stderr.readline())
+            assert seen[-1], seen
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert stdout == "" and stderr.splitlines()[-1] == line
+    assert all(re.match(r" *\d+\.\d s  ", other) for other in stderr.splitlines()[:-1])  # of steps before the signal
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

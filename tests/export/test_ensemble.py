@@ -58,7 +58,7 @@ def test_one_model_in_a_list(paths, rng):
 
 
 def test_spread_of_outputs(tmp_path, rng, executable_cache):
-    from potentials import charge_transfer, charges_and_moments
+    from potentials import charge_transfer, charges_and_moments, embedded_atom
 
     paths, outputs, atoms = [], [], carbide(rng)
     for scale in (1.0, 1.5):
@@ -72,18 +72,31 @@ def test_spread_of_outputs(tmp_path, rng, executable_cache):
     np.testing.assert_allclose(atoms.get_charges(), charges.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(atoms.calc.results["charges_spread"], charges.std(axis=0), atol=1e-12)
     np.testing.assert_allclose(atoms.calc.results["moments_spread"], 0.0, atol=1e-12)
-    with pytest.raises(ArgumentError, match="extra outputs"):
-        StableMDCalculator([paths[0], tmp_path / "lj.safetensors"] if _lennard_jones(tmp_path) else [])
+    without = tmp_path / "without.safetensors"
+    export_potential(embedded_atom(cutoff=3.5), without, dtype="float64", platforms="cpu")
+    with pytest.raises(ArgumentError, match=r"has charges \[1\], moments \[3\], .* has none$"):
+        StableMDCalculator([paths[0], without])
     other = tmp_path / "other.safetensors"
     export_potential(charge_transfer(), other, dtype="float64", platforms="cpu", output_units={"charges": "C"})
-    with pytest.raises(ArgumentError, match=r"charges \[1\] C"):
+    with pytest.raises(
+        ArgumentError, match=r"same extra outputs: .* has charges \[1\], moments \[3\], .* has charges \[1\] C, "
+    ):
         StableMDCalculator([paths[0], other])
 
 
-def _lennard_jones(folder):
-    from potentials import lennard_jones
-
-    return export_potential(lennard_jones(), folder / "lj.safetensors", dtype="float64", platforms="cpu")
+@pytest.mark.parametrize(
+    "kind, options, has",
+    [
+        ("message_passing", {"layers": 1}, ("3.5 Angstrom and 2", "3.5 Angstrom and 1")),
+        ("embedded_atom", {}, ("3.5 Angstrom and 2", "4 Angstrom and 1")),
+    ],
+)
+def test_models_that_see_other_neighbours(bundles, kind, options, has):
+    first, second = bundles("message_passing"), bundles(kind, **options)
+    with pytest.raises(ArgumentError) as error:
+        StableMDCalculator([first, first, second])
+    required = "models of an ensemble must have the same cutoff and layers"
+    assert str(error.value) == f"{required}: {first} has {has[0]}, {second} has {has[1]}"
 
 
 def test_copies_and_changes(paths, rng):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Energy functions that cannot be exported: each stops with one line that names the operation and the way out."""
 
+import dataclasses
 import os
+import traceback
 from pathlib import Path
 
 import jax
@@ -28,6 +30,8 @@ def refused(tmp_path, energy_fn, params=1.0, error=ExportError, **options):
     assert list(tmp_path.iterdir()) == []
     line = str(caught.value)
     assert "\n" not in line
+    # what a user sees last of an error that nobody catches
+    assert traceback.format_exception(caught.value)[-1] == f"{error.__module__}.{error.__name__}: {line}\n"
     return line
 
 
@@ -128,6 +132,62 @@ def test_energy_that_is_not_finite(tmp_path):
     assert "not finite" in line and "reference=ase.Atoms" in line
 
 
+def raises(params, graph):
+    raise ValueError("of two lines\nthe first")
+
+
+def branches(params, graph):
+    energy = params * pair(graph)
+    return energy if energy[0] > 0 else -energy
+
+
+@dataclasses.dataclass
+class Weighted:
+    """Without a hash, as equinox' modules with arrays are."""
+
+    weight: object
+
+    def __call__(self, params, graph):
+        return jnp.sum(self.weight * params * pair(graph))
+
+
+@pytest.mark.parametrize(
+    "energy_fn, mistake, within, complaint",
+    [
+        (lambda p, g: jnp.sum(p * pair(g)), 0, None, ": energy_fn returned an array of shape ()"),
+        (lambda p, g: (p * pair(g)).astype(jnp.float16), 0, None, ": energy_fn returned float16"),
+        (lambda p, g: (p * pair(g), {"a b": pair(g)}), 0, None, ": energy_fn returned an extra output called 'a b'"),
+        (lambda p, g: (p * pair(g), {"q": g.vectors}), 0, None, ": energy_fn returned the extra output 'q'"),
+        (lambda p, g: (p * pair(g), {"q": jnp.nan * pair(g)}), 0, None, ": not finite on the reference structure: q;"),
+        (lambda p, g: jnp.nan * p * pair(g), 0, None, ": not finite on the reference structure: energy"),
+        (Weighted(jnp.ones(1)), 0, Weighted.__call__, ": energy_fn returned an array of shape ()"),
+        (raises, 1, None, ": of two lines"),
+        (branches, 2, None, ": Attempted boolean conversion of traced array with shape bool[]. (values are not known"),
+    ],
+)
+def test_the_function_is_named_by_file_and_line(tmp_path, energy_fn, mistake, within, complaint):
+    number = (within or energy_fn).__code__.co_firstlineno + mistake
+    assert f"{__file__}:{number}{complaint}" in refused(tmp_path, energy_fn)
+
+
+def test_models_of_the_package_are_not_the_users_code(tmp_path):
+    from stablemd._program import about
+
+    assert str(about(refused, "wrong")) == f"{__file__}:{refused.__code__.co_firstlineno}: wrong"
+    assert str(about(export_model, "wrong")) == str(about(len, "wrong")) == "wrong"
+
+
+def test_a_users_folder_called_jax(tmp_path):
+    """Only JAX's own files are left out where the line of a mistake is looked for."""
+    (tmp_path / "jax").mkdir()
+    script = tmp_path / "jax" / "mine.py"
+    script.write_text("def energy(params, graph):\n    return params['missing']\n")
+    names = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    (tmp_path / "out").mkdir()
+    assert f"KeyError in {script}:2" in refused(tmp_path / "out", names["energy"], {"a": 1.0})
+
+
 @pytest.mark.parametrize(
     "options, expected",
     [
@@ -158,6 +218,26 @@ def test_energy_that_is_not_finite(tmp_path):
         ({"params": {"a": 2**40}}, "params[a] holds whole numbers beyond 32 bits"),
         ({"params": {"a": 1j}}, "params[a] is a complex"),
         ({"source": {"made": object()}}, "cannot be written as JSON"),
+        ({"source": ["made"]}, "source must be like"),
+        ({"name": 3}, "name must be a text"),
+        ({"cutoff": True}, "cutoff must be a positive number"),
+        ({"elements": None}, "elements must be a list of chemical symbols"),
+        ({"elements": [14]}, "elements must be a list of chemical symbols such as ['Si', 'C'], got 14 in it"),
+        ({"elements": [["Si"]]}, "elements must be a list of chemical symbols"),
+        ({"atomic_energies": "low"}, "atomic_energies must be numbers"),
+        ({"atomic_energies": {1: 1.0, "C": 1.0}}, "atomic_energies has ['1', 'C']"),
+        ({"units": ["eV"]}, "units must be like"),
+        ({"output_units": ["e"]}, "output_units must be like {'charges': 'e'}, got ['e']"),
+        ({"output_units": {"charges": 1}}, "output_units must be like"),
+        ({"platforms": None}, "platforms must be a list of platforms"),
+        ({"targets": "conv"}, "targets must be a list of names"),
+        ({"reference": "Si2"}, "reference must be ase.Atoms"),
+        ({"platform_energy_fns": {"tpu": pair}}, "platform_energy_fns must be like"),
+        ({"platform_energy_fns": {"cpu": 3}}, "energy_fn must be a function"),
+        ({"progress": "yes"}, "progress must be a function"),
+        ({"path": None}, "path must be the name of a file"),
+        ({"path": "model.pt"}, "model.pt must end in .safetensors"),
+        ({"path": Path("model")}, "model must end in .safetensors"),
     ],
 )
 def test_wrong_arguments(tmp_path, options, expected):
@@ -174,10 +254,19 @@ def test_wrong_paths(tmp_path):
 
     assert "there is no folder" in attempt(tmp_path / "missing" / "model.safetensors")
     assert "is a folder" in attempt(tmp_path)
-    pipe = tmp_path / "pipe"
+    pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
     assert "is not an ordinary file" in attempt(pipe)
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("path", ["/proc/model.safetensors", "x" * 300 + ".safetensors", "a\0.safetensors"])
+def test_files_that_cannot_be_written_are_refused_before_any_work(path):
+    def never(params, graph):
+        raise AssertionError("was traced")
+
+    with pytest.raises(FileError, match="cannot be written"):
+        export_model(never, None, path=path, cutoff=CUTOFF, layers=1, elements=["Si"])
 
 
 def test_reference_with_another_element(tmp_path):

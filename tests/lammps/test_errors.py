@@ -58,6 +58,14 @@ def test_truncated_file(fails, script, toy_bundle, tmp_path, keep, ranks):
     fails(script(damaged), "damaged.safetensors", ranks=ranks)
 
 
+def test_flipped_bit(fails, script, toy_bundle, tmp_path):
+    content = bytearray(toy_bundle("message_passing").read_bytes())
+    content[-5] ^= 4
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(content)
+    fails(script(damaged), "damaged.safetensors: damaged: its data are not those that were written")
+
+
 def test_not_a_bundle(fails, script, tmp_path):
     foreign = tmp_path / "foreign.safetensors"
     foreign.write_bytes(bytes(range(256)) * 20)

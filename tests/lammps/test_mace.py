@@ -10,7 +10,7 @@ import ase.io
 import numpy as np
 import pytest
 from jax_reference import evaluate_in_jax
-from lammps_runner import Setup, evaluate, run_lammps
+from lammps_runner import Setup, evaluate, preparation, run_lammps
 from stablemd import StableMDCalculator, mace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -89,6 +89,24 @@ def test_kernels_of_openequivariance(mace_bundle, tmp_path, options):
     again = run_lammps(tmp_path, script, setup.ranks, caches)
     assert again.code == 0 and again.count("compilations") == 0
     assert "oeq_native] convolution" in again.output and "compiled in" not in again.output
+
+
+@pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize(
+    ("variable", "complaint"),
+    [
+        ({"OEQ_COMPILE_THREADS": "abc"}, "OEQ_COMPILE_THREADS=abc: must be a whole number from 1 to 256"),
+        ({"OEQ_CACHE": "here"}, 'OEQ_CACHE=here: must be an absolute path or "off"'),
+    ],
+    ids=str,
+)
+def test_settings_of_kernels_that_are_no_good(mace_bundle, tmp_path, options, variable, complaint):
+    setup = Setup(mace_bundle("sic", "float64", "oeq"), ELEMENTS["sic"], **options)
+    lines = [*preparation(setup, frames("sic", ("primitive",), 1)[0], tmp_path, "data.x"), "run 0"]
+    done = run_lammps(tmp_path, lines, setup.ranks, variable)
+    assert done.code != 0 and len(done.errors) == 1, done.output
+    assert complaint in done.errors[0] and "needs the FFI target" in done.errors[0]
+    assert done.output.count(complaint) == 1, done.output
 
 
 @pytest.mark.parametrize("options", [ONE_RANK, TWO_RANKS], ids=["one rank", "two ranks"])

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import potentials
 import pytest
@@ -19,6 +21,7 @@ from lammps_runner import (
     run_lammps,
     standard_cell,
 )
+from stablemd import ArgumentError, StableMDCalculator, export_potential
 
 ELEMENTS = ["Si", "C"]
 SETUPS = [{}, {"style": "decomposition ghost", "newton": "off"}, {"ranks": 2, "processors": "2 1 1"}]
@@ -103,7 +106,7 @@ def test_names_that_are_not_there(toy_bundle, tmp_path):
         ]
         done = run_lammps(tmp_path / bundle, [line.replace("data.x", f"{tmp_path}/data.x") for line in lines])
         assert done.code != 0
-        assert f"there is no value 'charge' of each atom; {there}" in done.output
+        assert done.output.count(f"there is no value 'charge' of each atom; {there}") == 1
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +136,8 @@ def test_ensemble(toy_bundle, tmp_path, frames, exact, options):
         summary = [spread.max(), spread.mean(), energies.sum(axis=1).std()]
         np.testing.assert_allclose(np.array(summaries[n], float), summary, rtol=1e-6, atol=1e-8)
     assert "an ensemble of 3 models" in done.output
+    # one of each frame's own style; it has one size, the first
+    assert re.findall(r"Evaluations: (\d+),.* capacity changes: (\d+)", done.output) == [("1", "0")] * len(frames)
 
 
 def test_spread_of_outputs(toy_bundle, tmp_path, frames):
@@ -151,20 +156,33 @@ def test_spread_of_outputs(toy_bundle, tmp_path, frames):
 @pytest.mark.parametrize(
     "one, other, complaint",
     [
-        ("message_passing", "embedded_atom", "have other cutoffs or layers (3.5, 2 and 4, 1)"),
-        ("charge_transfer", "without_outputs", "have other extra outputs"),
+        ("message_passing", "embedded_atom", "cutoff and layers: {} has 3.5 Angstrom and 2, {} has 4 Angstrom and 1"),
+        ("charge_transfer", "without", "extra outputs: {} has charges [1], moments [3], {} has none"),
+        (
+            "charge_transfer",
+            "units",
+            "extra outputs: {} has charges [1], moments [3], {} has charges [1] e, moments [3]",
+        ),
     ],
 )
 def test_models_that_make_no_ensemble(toy_bundle, tmp_path, one, other, complaint):
-    path = (
-        toy_bundle("embedded_atom", cutoff=potentials.charge_transfer().cutoff)
-        if other == "without_outputs"
-        else toy_bundle(other)
-    )
+    """In the words of the ASE calculator, too."""
+    potential = potentials.charge_transfer()
+    if other == "without":
+        path = toy_bundle("embedded_atom", cutoff=potential.cutoff)
+    elif other == "units":
+        path = tmp_path / "units.safetensors"
+        export_potential(potential, path, dtype="float64", verify=False, output_units={"charges": "e"})
+    else:
+        path = toy_bundle(other)
     setup = Setup(f"{toy_bundle(one)} {path}", ELEMENTS)
     done = run_lammps(tmp_path, [*preparation(setup, structures.dimer(), tmp_path, "data.x"), "run 0"])
     assert done.code != 0
-    assert complaint in done.errors[0]
+    complaint = complaint.format(toy_bundle(one), path)
+    assert f"pair_coeff: models of an ensemble must have the same {complaint}" in done.errors[0]
+    with pytest.raises(ArgumentError) as error:
+        StableMDCalculator([toy_bundle(one), path])
+    assert str(error.value).endswith(complaint)
 
 
 def test_hybrid_with_an_ensemble(toy_bundle, tmp_path):

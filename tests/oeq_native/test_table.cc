@@ -186,3 +186,17 @@ TEST(bad_settings_are_refused_at_registration) {
   CHECK_CONTAINS(line, "OEQ_COMPILE_THREADS=many: must be a whole number from 1 to 256\n");
   CHECK(recorder.names.empty());
 }
+
+TEST(callers_that_report_errors_themselves) {
+  const XLA_FFI_Api api = fake_api();
+  char reason[80] = "unchanged";
+  const std::string nothing = stderr_of([&] { CHECK(RegisterFFiWithReason(&api, "Host", reason, 80) == 0); });
+  CHECK((nothing + reason).empty());
+  recorder.names.clear();
+  const check::Environment threads("OEQ_COMPILE_THREADS", "many");
+  const std::string line = stderr_of([&] { CHECK(RegisterFFiWithReason(&api, "Host", reason, 80) != 0); });
+  CHECK(line.empty());
+  CHECK(std::string(reason) == "OEQ_COMPILE_THREADS=many: must be a whole number from 1 to 256");
+  CHECK(RegisterFFiWithReason(&api, "Host", reason, 10) != 0);
+  CHECK(std::string(reason) == "OEQ_COMPI");
+}
