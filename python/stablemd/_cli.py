@@ -111,8 +111,12 @@ def _feature_values(words: tuple[str, ...]) -> dict[str, float]:
 @click.version_option(__version__, prog_name="stablemd")
 def cli() -> None:
     """Run trained JAX interatomic potentials natively in molecular-dynamics engines."""
-    # torch says so wherever a CUDA toolkit is installed and no GPU is there, which models do not need here
-    logging.getLogger("torch.utils.cpp_extension").addFilter(lambda record: "No CUDA runtime" not in str(record.msg))
+    logging.getLogger("torch.utils.cpp_extension").addFilter(_is_of_interest)
+
+
+def _is_of_interest(record: logging.LogRecord) -> bool:
+    """torch warns wherever a CUDA toolkit is installed and no GPU is there; nothing here needs one."""
+    return "No CUDA runtime is found" not in str(record.msg)
 
 
 @cli.command(cls=_ListOption)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import traceback
@@ -190,7 +191,7 @@ class Tracer:
 def about(energy_fn: Callable, what: str) -> ExportError:
     """An error about a user's function: ``file:line: what``. Python may not know where it is defined, and models of
     this package are none of the user's."""
-    while hasattr(energy_fn, "func"):  # functools.partial
+    while isinstance(energy_fn, functools.partial):
         energy_fn = energy_fn.func
     function = inspect.unwrap(energy_fn)
     if not hasattr(function, "__code__"):  # a bound method knows its code, an object that can be called does not

@@ -132,6 +132,8 @@ def test_what_is_not_implemented_is_refused_by_name(model, field, value):
         ("atomic_numbers", [6, 6], "atomic_numbers = .* must be distinct"),
         ("atomic_numbers", [6, 200], "atomic_numbers = .* must be distinct"),
         ("atomic_numbers", [], "atomic_numbers = .* must be a list of positive integers"),
+        ("num_elements", 3, "num_elements = 3, but atomic_numbers lists 2"),
+        ("num_elements", [2], "num_elements = .*, but atomic_numbers lists 2"),
         ("hidden_irreps", "sixty-four", "hidden_irreps = sixty-four are no irreps"),
         ("heads", [1], "heads = .* must be a list of names"),
         ("radial_MLP", [64, 0], "radial_MLP = .* must be a list of positive integers"),

@@ -315,6 +315,14 @@ def _heads(fields: _Fields) -> tuple[str, ...]:
     return tuple(heads)
 
 
+def _atomic_numbers(fields: _Fields) -> tuple[int, ...]:
+    numbers = check_numbers(str(fields.path), fields.integers("atomic_numbers"))
+    count = fields.fields.get("num_elements")
+    if count not in (None, len(numbers)):
+        raise FormatError(f"{fields.path}: num_elements = {count}, but atomic_numbers lists {len(numbers)}")
+    return numbers
+
+
 def _configuration(fields: _Fields, features: Mapping[str, float]) -> Configuration:
     where = str(fields.path)
     if fields.fields.get("torch_model_class", "MACE") not in ("MACE", "ScaleShiftMACE"):
@@ -332,7 +340,7 @@ def _configuration(fields: _Fields, features: Mapping[str, float]) -> Configurat
         apply_cutoff=fields.flag("apply_cutoff", True),
         max_ell=fields.integer("max_ell", 0, MAX_ELL),
         proper=False,
-        atomic_numbers=check_numbers(where, fields.integers("atomic_numbers")),
+        atomic_numbers=_atomic_numbers(fields),
         channels=channels,
         interactions=interactions,
         readouts=_readouts(fields, len(interactions), len(heads)),
