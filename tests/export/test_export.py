@@ -311,3 +311,11 @@ def test_unknown_roles_are_refused(bundles):
     manifest["programs"]["cpu"]["inputs"][0]["role"] = "positions"
     with pytest.raises(FormatError, match="unknown role 'positions'"):
         validate(manifest, bundle.tensors, "file")
+
+
+def test_the_manual_lists_all_that_a_summary_says():
+    import dataclasses
+
+    manual = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    for field in dataclasses.fields(stablemd.ExportSummary):
+        assert f"`{field.name}`" in manual
