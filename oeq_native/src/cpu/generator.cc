@@ -371,7 +371,7 @@ class KernelWriter {
 
   void write_forward_uvu(size_t p) {
     const Instruction &path = problem_.instructions[p];
-    const int d1 = problem_.block1(path).dim(), d3 = problem_.block3(path).dim();
+    const int d3 = problem_.block3(path).dim();
     const int64_t padded = layout_.padded1[path.in1];
     const int64_t vectors = vectors_together(p);
     begin_copies(p);
