@@ -28,6 +28,7 @@ from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source,
 from ._basis import reduced_polynomials
 from ._description import Basis, Description, Repulsion, Transform
 from ._embedding import read_features
+from ._pickles import Stranger, stranger
 from ._polynomials import Polynomials
 from ._refuse import MAX_ELL, check_hidden, check_irreps, check_numbers, unsupported
 
@@ -439,25 +440,6 @@ def _open(path: FilePath) -> tuple[_Fields, FilePath, dict[str, Any]]:
     return _Fields(configuration, _read_configuration(configuration)), parameters, _read_parameters(parameters)
 
 
-class _Stranger:
-    """In place of whatever a checkpoint holds beside plain data and arrays (the state of an optimiser, say)."""
-
-    def __new__(cls, *_: Any, **__: Any) -> _Stranger:
-        return object.__new__(cls)
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
-
-    def __setitem__(self, *_: Any) -> None: ...
-
-    def append(self, _: Any) -> None: ...
-
-    extend = append
-
-
 def _array_of_jax(reconstruct: Any, arguments: tuple, state: tuple, _: Any) -> np.ndarray:
     """What a JAX array is pickled as, without JAX, which would round it unless set to double precision."""
     array = reconstruct(*arguments)
@@ -475,7 +457,7 @@ class _Checkpoint(pickle.Unpickler):
             return super().find_class(module, name)
         if (module, name) == ("jax._src.array", "_reconstruct_array"):
             return _array_of_jax
-        return dict if name == "OrderedDict" else type(name, (_Stranger,), {})
+        return dict if name == "OrderedDict" else stranger(name)
 
 
 def _read_checkpoint(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -501,7 +483,7 @@ def _read_checkpoint(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _as_arrays(tree: Any) -> Any:
     """A tree with text for keys and numpy arrays for leaves."""
-    if isinstance(tree, _Stranger):
+    if isinstance(tree, Stranger):
         tree = getattr(tree, "_data", {})  # MACE-JAX's ConfigDict
     if isinstance(tree, dict):
         return {str(key): _as_arrays(value) for key, value in tree.items()}
