@@ -185,7 +185,7 @@ def export(
     """Write a trained model as a bundle, for LAMMPS and ASE.
 
     MODEL is a MACE-JAX model (a folder with config.json and params.msgpack, a pair of .json and .msgpack, or a .ckpt)
-    or a mace-torch .model file. Files .model and .ckpt are Python pickles: reading one runs code that is stored in it,
+    or a mace-torch .model file. A .model file is a Python pickle: reading one runs code that is stored in it,
     so export only files that you trust.
 
     The model is loaded, traced at a few sizes, fitted to a program for any size, and verified: a .model file against

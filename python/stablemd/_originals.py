@@ -51,7 +51,7 @@ def open_original(path: Path, head: str | None = None, features: Mapping[str, fl
         raise MissingFileError(f"there is no file {path} to compare with")
     if path.suffix == ".safetensors":
         return _bundle(path)
-    if path.is_dir() or path.suffix in (".json", ".msgpack", ".ckpt"):
+    if path.is_dir() or path.suffix in (".json", ".msgpack", ".npz", ".ckpt"):
         raise ArgumentError(
             f"{path} looks like a MACE-JAX model, and PyPI has no MACE-JAX; compare with the mace-torch .model file"
             " that it comes from, or with a bundle"

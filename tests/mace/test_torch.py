@@ -109,27 +109,6 @@ def test_compiled_files(tmp_path, wrapped):
         assert load(path).source["head"] == "r2scan"
 
 
-def test_layers_of_other_libraries(tmp_path):
-    """As files look with OpenEquivariance's convolutions, without coupling tables, and cuEquivariance's contractions.
-
-    Neither library is needed: the modules here hold what theirs do.
-    """
-    from test_jax_forms import reduced_weights
-
-    model = build(hidden="3x0e+3x1o", max_ell=1)
-    other = torch.load(io.BytesIO(_pickled(model)), weights_only=False)
-    for index, (interaction, product) in enumerate(zip(other.interactions, other.products, strict=True)):
-        interaction.conv_tp = torch.nn.Module()
-        contraction = torch.nn.Module()
-        degrees = [irrep.l for _, irrep in product.linear.irreps_out]
-        contraction.weight = torch.nn.Parameter(torch.tensor(reduced_weights(model, index, degrees, ())))
-        contraction.contraction_degree = 2
-        product.symmetric_contractions = contraction
-    path = tmp_path / "other.model"
-    torch.save(other, path)
-    compare(model, path)
-
-
 def test_wrapped_but_not_compiled(tmp_path, small):
     from mace.calculators import LAMMPS_MACE
 

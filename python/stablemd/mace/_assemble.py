@@ -97,6 +97,8 @@ class Source(ABC):
     """The tensors of one file by mace-torch's names, checked for their number of values."""
 
     path: FilePath
+    #: whether a readout's middle matrix sees the hidden scalars of one head alone
+    masks_first_scalars = True
 
     @abstractmethod
     def find(self, name: str) -> np.ndarray | None:
@@ -368,7 +370,7 @@ def _readout(source: Source, config: Configuration, index: int, head: int, scale
     if shape.kind == "linear":
         matrix = source.tensor(f"{name}.linear.weight", channels * heads).reshape(channels, heads)
         return Readout(shape.layer, [matrix[:, [head]] * (scale / sqrt(channels))], [])
-    # The hidden scalars of the heads stand one head after the other; those of other heads are masked.
+    # The hidden scalars of the heads stand one head after the other; those of other heads are masked before the end.
     first = source.tensor(f"{name}.linear_1.weight", channels * heads * width).reshape(channels, heads, width)
     last = source.tensor(f"{name}.linear_2.weight", heads * width * heads).reshape(heads, width, heads)
     function, factor = source.activation(f"{name}.non_linearity")
@@ -379,8 +381,11 @@ def _readout(source: Source, config: Configuration, index: int, head: int, scale
     biases: list[np.ndarray] = []
     if shape.kind == "bias":
         middle = source.tensor(f"{name}.linear_mid.weight", (heads * width) ** 2)
-        middle = middle.reshape(heads, width, heads, width)[head, :, head] * (factor / root)
-        matrices.insert(1, middle)
+        middle = middle.reshape(heads, width, heads, width)[:, :, head] * (factor / root)
+        if source.masks_first_scalars:
+            matrices.insert(1, middle[head])
+        else:
+            matrices = [first.reshape(channels, -1) / sqrt(channels), middle.reshape(heads * width, width), matrices[1]]
         offsets = _biases(source, name, heads, width)
         if offsets is not None:
             biases = [np.zeros(width), offsets[0][head], scale * offsets[1][[head]]]

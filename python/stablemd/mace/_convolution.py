@@ -38,7 +38,7 @@ def cutoff_function(fraction: Any, power: int) -> Any:
     return series * rest * rest * rest
 
 
-def _harmonics(max_ell: int, vectors: Any) -> tuple[Any, Any]:
+def _harmonics(max_ell: int, vectors: Any, length_shift: float) -> tuple[Any, Any]:
     """Spherical harmonics [edges, (max_ell+1)^2] and lengths [edges] of vectors [edges, 3].
 
     MACE's harmonics are those of the opposite vector, from neighbour to centre. Models that have even parity alone, and
@@ -46,7 +46,7 @@ def _harmonics(max_ell: int, vectors: Any) -> tuple[Any, Any]:
     """
     x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
     distance = jnp.sqrt(x * x + y * y + z * z)
-    inverse = -1 / distance
+    inverse = -1 / (distance + length_shift)
     return jnp.stack(spherical_harmonics(max_ell, x * inverse, y * inverse, z * inverse), axis=1), distance
 
 
@@ -133,7 +133,7 @@ def edge_inputs(
 
     ``vectors`` is [edges, 3], ``kinds`` are the species of centres and neighbours.
     """
-    harmonics, distance = _harmonics(model.max_ell, vectors)
+    harmonics, distance = _harmonics(model.max_ell, vectors, model.length_shift)
     transform = model.basis.transform
     x = distance if transform is None else _transformed(transform, distance, *kinds)
     cutoff = cutoff_function(distance * (1 / model.cutoff), model.cutoff_power)

@@ -139,6 +139,7 @@ class Description:
     readouts: list[Readout]  #: ascending by layer; the last one reads the last layer
     repulsion: Repulsion | None
     atomic_energies: np.ndarray  #: [elements], all that an atom has whatever its neighbours
+    length_shift: float = 0.0  #: Angstrom, added to the lengths that vectors are divided by before the harmonics
 
 
 def with_elements(model: Description, numbers: tuple[int, ...]) -> Description:

@@ -6,26 +6,34 @@ Neither mace_jax nor flax is imported. Field names, tensor names and layouts fol
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from math import isfinite, sqrt
 from pathlib import Path as FilePath
 from typing import Any
 
+import jax
 import msgpack
 import numpy as np
-from ase.data import covalent_radii
 
-from .._errors import ArgumentError, FileError, FormatError, MissingFileError
+from .._errors import FileError, FormatError, MissingFileError
+from .._program import x64
 from ._angular import coupling
 from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source, assemble, choose_head
 from ._basis import reduced_polynomials
 from ._description import Basis, Description, Repulsion, Transform
 from ._embedding import read_features
+from ._pickles import Stranger, stranger
 from ._polynomials import Polynomials
 from ._refuse import MAX_ELL, check_hidden, check_irreps, check_numbers, unsupported
+
+#: Angstrom; what keeps MACE-JAX from dividing by zero is all that its harmonics differ by from exact ones.
+_LENGTH_SHIFT = 1e-9
 
 #: flax's msgpack extension types
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
@@ -138,6 +146,7 @@ class _JaxSource(Source):
     """The tensors of a MACE-JAX model by mace-torch's names."""
 
     config: Configuration
+    masks_first_scalars = False
 
     def __init__(self, path: FilePath, tree: dict[str, Any], fields: _Fields) -> None:
         self.path, self.tree, self.fields = path, tree, fields
@@ -181,15 +190,21 @@ class _JaxSource(Source):
         if "non_linearity" not in block:
             scale = self.find(f"{block}.act_scale")
             return "silu", self._factor("silu") if scale is None else float(scale.reshape(-1)[0])
-        gate = self.fields.fields.get("gate")
-        name = {"swish": "silu", None: "none", "None": "none"}.get(gate, gate)
-        return name, 1.0 if name in ("none", "abs") else self._factor(name)
+        gate = _gate(self.fields)
+        return gate, 1.0 if gate == "none" else self._factor(gate)
 
     def _factor(self, activation: str) -> float:
+        """From the configuration, or else as MACE-JAX makes it: the silu has one estimate for all models, while others
+        are estimated whenever a model is built, from random numbers that depend on its precision.
+        """
         constants = self.fields.fields.get("normalize2mom_consts")
         if isinstance(constants, dict) and isinstance(constants.get(activation), int | float):
             return float(constants[activation])
-        raise FormatError(f"{self.fields.path}: field normalize2mom_consts gives no factor for {activation}")
+        if activation == "silu":
+            return self.number("_normalize2mom_consts_var.silu")
+        weights = self._stored("node_embedding.linear.weight")
+        assert weights is not None
+        return _estimated_factor(activation, weights.dtype)
 
     def gate_scales(self, layer: int) -> tuple[float, float]:
         return self._factor("silu"), self._factor("sigmoid")
@@ -216,15 +231,25 @@ class _JaxSource(Source):
         if not self.fields.fields.get("pair_repulsion"):
             return None
         numbers = np.array(config.atomic_numbers)
-        exponent, prefactor = (self.find(f"pair_repulsion_fn.{name}") for name in ("a_exp", "a_prefactor"))
+        name = "pair_repulsion_fn"
+        exponent, prefactor = self.find(f"{name}.a_exp"), self.find(f"{name}.a_prefactor")
         return Repulsion(
             charges=numbers.astype(float),
             powers=numbers ** (0.3 if exponent is None else float(exponent)),
             length=0.529 * (0.4543 if prefactor is None else float(prefactor)),
-            coefficients=np.array([0.1818, 0.5099, 0.2802, 0.02817]),
-            radii=covalent_radii[numbers],
+            coefficients=self.tensor(f"{name}._c", 4),
+            radii=self.get(f"{name}._covalent_radii")[numbers],
             power=config.cutoff_power,
         )
+
+
+@cache
+def _estimated_factor(activation: str, dtype: np.dtype) -> float:
+    """One over the root of the mean square of an activation of a million normal random numbers."""
+    function = {"tanh": jax.numpy.tanh, "sigmoid": jax.nn.sigmoid, "abs": jax.numpy.abs}[activation]
+    with x64(dtype):
+        normal = jax.random.normal(jax.random.PRNGKey(0), (1_000_000,), dtype)
+        return float(jax.numpy.mean(function(normal) ** 2) ** -0.5)
 
 
 def _jax_name(name: str) -> str:
@@ -289,7 +314,7 @@ def _correlation(fields: _Fields, layers: int) -> tuple[int, ...]:
     return orders
 
 
-def _readouts(fields: _Fields, layers: int, heads: int) -> tuple[ReadoutShape, ...]:
+def _readouts(fields: _Fields, layers: int) -> tuple[ReadoutShape, ...]:
     where = str(fields.path)
     last_only = bool(fields.fields.get("use_last_readout_only"))
     if layers == 1:
@@ -298,14 +323,24 @@ def _readouts(fields: _Fields, layers: int, heads: int) -> tuple[ReadoutShape, .
         return (ReadoutShape(0, "linear"),)
     name = fields.fields.get("readout_cls") or "NonLinearReadoutBlock"
     kind = {"NonLinearReadoutBlock": "nonlinear", "NonLinearBiasReadoutBlock": "bias"}.get(name)
-    # MACE-JAX masks the scalars of other heads only behind the matrix in the middle.
-    if kind is None or (kind == "bias" and heads > 1):
+    if kind is None:
         raise unsupported(where, "readout_cls", name)
     irreps = fields.irreps("MLP_irreps")
     if len(irreps) != 1 or irreps[0][1:] != (0, 1):
         raise unsupported(where, "MLP_irreps", fields.fields["MLP_irreps"])
     linear = () if last_only else tuple(ReadoutShape(index, "linear") for index in range(layers - 1))
     return (*linear, ReadoutShape(layers - 1, kind, irreps[0][0]))
+
+
+def _gate(fields: _Fields) -> str:
+    """The activation of the readouts."""
+    gate = fields.fields.get("gate")
+    name = {"none": "none", "silu": "silu", "silu6": "silu", "swish": "silu", "tanh": "tanh", "abs": "abs"}.get(
+        str(gate).lower()
+    )
+    if name is None:
+        raise unsupported(str(fields.path), "gate", gate)
+    return name
 
 
 def _heads(fields: _Fields) -> tuple[str, ...]:
@@ -327,10 +362,9 @@ def _configuration(fields: _Fields, features: Mapping[str, float]) -> Configurat
     where = str(fields.path)
     if fields.fields.get("torch_model_class", "MACE") not in ("MACE", "ScaleShiftMACE"):
         raise unsupported(where, "torch_model_class", fields.fields["torch_model_class"])
-    if fields.fields.get("gate") not in (None, "None", "silu", "swish", "tanh", "abs"):
-        raise unsupported(where, "gate", fields.fields["gate"])
-    if fields.flag("use_so3", False):
-        # Couplings of odd degrees have signs that the file does not tell, and its libraries differ in them.
+    _gate(fields)
+    if fields.flag("use_so3", False) and fields.integer("max_ell", 0, MAX_ELL):
+        # Nor does MACE-JAX: its harmonics refuse the even parity that it asks them for.
         raise unsupported(where, "use_so3", True)
     channels, degrees = check_hidden(where, fields.irreps("hidden_irreps"), proper=False)
     interactions, heads = _interactions(fields, channels, degrees), _heads(fields)
@@ -343,7 +377,7 @@ def _configuration(fields: _Fields, features: Mapping[str, float]) -> Configurat
         atomic_numbers=_atomic_numbers(fields),
         channels=channels,
         interactions=interactions,
-        readouts=_readouts(fields, len(interactions), len(heads)),
+        readouts=_readouts(fields, len(interactions)),
         agnostic_product=fields.flag("use_agnostic_product", False),
         heads=heads,
         features=read_features(where, fields.fields.get("embedding_specs"), features),
@@ -357,9 +391,10 @@ def _transform(source: _JaxSource, config: Configuration) -> Transform | None:
     usual = {"Agnesi": {"q": 0.9183, "p": 4.5791, "a": 1.0805}, "Soft": {"alpha": 4.0}}.get(kind)
     if usual is None:
         raise unsupported(str(source.fields.path), "distance_transform", kind)
-    trained = {name: source.find(f"radial_embedding.distance_transform_module.{name}_param") for name in usual}
+    module = "radial_embedding.distance_transform_module"
+    trained = {name: source.find(f"{module}.{name}_param") for name in usual}
     parameters = tuple(usual[name] if value is None else float(value) for name, value in trained.items())
-    return Transform(kind.lower(), parameters, covalent_radii[np.array(config.atomic_numbers)])
+    return Transform(kind.lower(), parameters, source.get(f"{module}._covalent_radii")[np.array(config.atomic_numbers)])
 
 
 def _basis(source: _JaxSource, config: Configuration) -> tuple[Basis, float]:
@@ -375,7 +410,8 @@ def _basis(source: _JaxSource, config: Configuration) -> tuple[Basis, float]:
     if kind == "gaussian":
         spacing = config.cutoff / (count - 1)
         numbers = source.find(f"{name}.gaussian_weights")
-        return Basis(kind, spacing * np.arange(count) if numbers is None else numbers, spacing, transform), 1.0
+        numbers = source.tensor(f"{name}._gaussian_weights", count) if numbers is None else numbers
+        return Basis(kind, numbers, spacing, transform), 1.0
     if kind == "chebyshev":
         return Basis(kind, np.arange(1.0, count + 1), transform=transform), 1.0
     raise unsupported(str(source.fields.path), "radial_type", kind)
@@ -386,7 +422,7 @@ def _basis(source: _JaxSource, config: Configuration) -> tuple[Basis, float]:
 
 def is_model(path: FilePath) -> bool:
     """Whether a path is, by its kind and name, a model of MACE-JAX rather than of mace-torch."""
-    return path.is_dir() or path.suffix in (".json", ".msgpack", ".ckpt")
+    return path.is_dir() or path.suffix in (".json", ".msgpack", ".npz", ".ckpt")
 
 
 def _open(path: FilePath) -> tuple[_Fields, FilePath, dict[str, Any]]:
@@ -397,18 +433,37 @@ def _open(path: FilePath) -> tuple[_Fields, FilePath, dict[str, Any]]:
     if path.is_dir():
         configuration, parameters = path / "config.json", path / "params.msgpack"
     else:
+        # The converter of MACE-JAX calls its parameters NAME-jax.npz, though they are msgpack as all others.
         configuration, parameters = path.with_suffix(".json"), path.with_suffix(".msgpack")
+        if not parameters.exists() and path.with_suffix(".npz").exists():
+            parameters = path.with_suffix(".npz")
     return _Fields(configuration, _read_configuration(configuration)), parameters, _read_parameters(parameters)
+
+
+def _array_of_jax(reconstruct: Any, arguments: tuple, state: tuple, _: Any) -> np.ndarray:
+    """What a JAX array is pickled as, without JAX, which would round it unless set to double precision."""
+    array = reconstruct(*arguments)
+    array.__setstate__(state)
+    return array
+
+
+class _Checkpoint(pickle.Unpickler):
+    """Reads plain data and arrays; it neither imports nor runs anything else that a pickle names."""
+
+    _ARRAYS = ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "numpy" and name in self._ARRAYS:
+            return super().find_class(module, name)
+        if (module, name) == ("jax._src.array", "_reconstruct_array"):
+            return _array_of_jax
+        return dict if name == "OrderedDict" else stranger(name)
 
 
 def _read_checkpoint(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
     """A pickled dict with the configuration and the parameters, those for evaluation where there are two."""
     try:
-        payload = pickle.loads(_read_file(path))
-    except ModuleNotFoundError as error:
-        raise ArgumentError(
-            f"{path}: the checkpoint names classes of {error.name}, which is not installed: pip install {error.name}"
-        ) from None
+        payload = _Checkpoint(io.BytesIO(_read_file(path))).load()
     except FileError:
         raise
     except Exception as error:
@@ -420,14 +475,25 @@ def _read_checkpoint(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
         return payload["model_config"], _unpacked(path, bytes(state))
     if not isinstance(state, dict):
         raise FormatError(f"{path}: the checkpoint holds no state or params")
-    return payload["model_config"], _as_arrays(state)
+    tree = _as_arrays(state)
+    if "params" in tree:  # MACE-JAX's trainer keeps what it does not train apart
+        tree = _merged(tree.get("config", {}), tree["params"])
+    return payload["model_config"], tree
 
 
 def _as_arrays(tree: Any) -> Any:
     """A tree with text for keys and numpy arrays for leaves."""
+    if isinstance(tree, Stranger):
+        tree = getattr(tree, "_data", {})  # MACE-JAX's ConfigDict
     if isinstance(tree, dict):
         return {str(key): _as_arrays(value) for key, value in tree.items()}
     return np.asarray(tree)
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    both = one.keys() & other.keys()
+    nested = {key: _merged(one[key], other[key]) for key in both if isinstance(one[key], dict)}
+    return one | other | nested
 
 
 def read(path: FilePath, head: str | None, features: Mapping[str, float]) -> tuple[Description, str]:
@@ -446,4 +512,5 @@ def _read(path: FilePath, head: str | None, features: Mapping[str, float]) -> tu
     source = _JaxSource(file, tree, fields)
     source.config = config
     basis, prefactor = _basis(source, config)
-    return assemble(source, config, basis=basis, prefactor=prefactor, head=chosen), config.heads[chosen]
+    description = assemble(source, config, basis=basis, prefactor=prefactor, head=chosen)
+    return replace(description, length_shift=_LENGTH_SHIFT), config.heads[chosen]

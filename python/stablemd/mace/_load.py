@@ -32,9 +32,9 @@ def load(
     """Load a trained MACE.
 
     ``path`` is a MACE-JAX model (a directory with ``config.json`` and ``params.msgpack``, one of a pair of ``.json``
-    and ``.msgpack`` files, or a ``.ckpt``) or a mace-torch ``.model`` file, compiled or not. Files of mace-torch and
-    ``.ckpt`` are pickles: loading one runs code that it names, so load only files that you trust; mace-torch's
-    need torch and mace-torch (``pip install torch mace-torch``).
+    and ``.msgpack`` files, or a ``.ckpt``) or a mace-torch ``.model`` file, compiled or not. Files of mace-torch are
+    pickles: loading one runs code that it names, so load only files that you trust. They need torch and mace-torch
+    (``pip install torch mace-torch``).
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
     weights of all others. ``features`` are values of what the model embeds of the whole structure, such as

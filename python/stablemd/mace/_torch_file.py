@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import re
 import warnings
 from collections.abc import Mapping
@@ -26,9 +27,16 @@ from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source,
 from ._basis import reduced_polynomials
 from ._description import Basis, Description, Repulsion, Transform
 from ._embedding import read_features
+from ._pickles import Stranger, stranger
 from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
 from ._refuse import MAX_ELL, Irreps, check_hidden, check_irreps, check_numbers, unsupported
 
+#: libraries whose layers hold tensors in e3nn's layout or in the reduced basis, and where their modules begin
+_MODULES_OF = {
+    "cuequivariance": "no modules",
+    "cuequivariance_torch": "cuequivariance_torch.",
+    "openequivariance": "openequivariance._torch.",
+}
 _MODELS = ("MACE", "ScaleShiftMACE")
 _READOUTS = {
     "LinearReadoutBlock": "linear",
@@ -57,7 +65,7 @@ def _unpickle_aloud(path: FilePath) -> Any:
             f"{path}: a mace-torch file needs torch and mace-torch: pip install torch mace-torch"
         ) from None
     try:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_WithStrangers)
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{path}: the file names classes of {error.name}, which is not installed: pip install {error.name}"
@@ -65,6 +73,34 @@ def _unpickle_aloud(path: FilePath) -> Any:
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(f"{path}: neither a MACE-JAX model nor a mace-torch model, or damaged ({line})") from None
+
+
+def _strange_module(name: str) -> type:
+    """A class of modules with whatever tensors and attributes a pickle gives them."""
+    from torch.nn import Module
+
+    def start(self: Any, *_: Any, **__: Any) -> None:
+        Module.__init__(self)
+
+    def set_state(self: Any, state: dict[str, Any]) -> None:
+        Module.__init__(self)
+        self.__dict__.update(state)
+
+    return type(name, (Module,), {"__init__": start, "__setstate__": set_state})
+
+
+class _WithStrangers:
+    """Python's pickle as torch wants it, where libraries of kernels need not be here to read the weights."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            # also where they are here: some of their classes look for a GPU when they are loaded
+            library = module.split(".")[0]
+            if library in _MODULES_OF:
+                return _strange_module(name) if module.startswith(_MODULES_OF[library]) else stranger(name)
+            return super().find_class(module, name)
+
+    load = pickle.load
 
 
 def unwrap(module: Any) -> tuple[Any, int | None]:
@@ -82,7 +118,9 @@ def _name(thing: Any) -> str:
 
 
 def _irreps(irreps: Any) -> Irreps:
-    """Of e3nn's irreps, which are nested tuples, also in a compiled module, or of others by their text."""
+    """Of e3nn's irreps, which are nested tuples, also in a compiled module, or of cuequivariance's by their text."""
+    if isinstance(irreps, Stranger):
+        return [(int(part.mul), int(part.ir.l), int(part.ir.p)) for part in irreps._mulirreps]
     if not isinstance(irreps, tuple):
         from e3nn.o3 import Irreps as Parsed
 
