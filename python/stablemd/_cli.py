@@ -394,6 +394,15 @@ def _check_reference(bundle: Any, runtime: dict[str, Any], progress: _Progress) 
         "force difference": f"{deviation.force:.2e} {energy_unit}/{length_unit} (tolerance {force_bar:.1e})",
     }
     passed = deviation.energy <= energy_bar and deviation.force <= force_bar
+    if reference.original is not None and deviation.original is not None:
+        energy, force = deviation.original
+        bars = tolerances(model.dtype, deviation.largest_energy, deviation.largest_force, reference.original.dtype)
+        rows["original"] = (
+            f"{reference.original.framework}, energy {reference.original.energy:.8f} {energy_unit}: differences"
+            f" {energy:.2e} {energy_unit}/atom, {force:.2e} {energy_unit}/{length_unit}"
+            f" (tolerances {bars[0]:.1e}, {bars[1]:.1e})"
+        )
+        passed = passed and energy <= bars[0] and force <= bars[1]
     for name, (difference, largest) in deviation.outputs.items():
         bar = tolerances(model.dtype, largest, 0.0)[0]
         rows[f"{name} difference"] = (

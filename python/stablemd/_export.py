@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -28,7 +29,7 @@ from ._errors import (
 from ._evaluate import compute_reference
 from ._originals import Original
 from ._program import Program, Tracer, build_program, x64
-from ._reference import Reference, default_structure, tolerances
+from ._reference import OriginalValues, Reference, default_structure, tolerances
 from ._sizes import MAX_LAYERS
 from .potential import Potential
 
@@ -207,7 +208,8 @@ def export_model(
     if original is not None and values is not None:
         report(f"verify against {original.framework}")
         constants = model["atomic_energies"][[element_names.index(symbol) for symbol in atoms.symbols]]
-        against = _verify_against(original, values, constants, real.name)
+        values = _with_original(original, values)
+        against = _verify_against(values, constants, real.name)
     texts, manifest_programs = _store_programs(programs, weight_names, results, real.name)
     used = sorted({weight for program in programs.values() for weight in program.weights})
     tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
@@ -224,7 +226,7 @@ def export_model(
         **({"node_outputs": outputs} if outputs else {}),
         "versions": _versions(),
         "source": {**(source or {}), **(against or {})},
-        "reference": {"energy": values.energy} if values else None,
+        "reference": values.manifest() if values else None,
     }
     content = _encode(manifest, tensors, path)
     with atomic_path(path) as temporary:
@@ -471,23 +473,30 @@ def _versions() -> dict[str, str]:
     return {"stablemd": __version__, "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
 
-def _verify_against(original: Original, values: Reference, constants: np.ndarray, dtype: str) -> dict[str, Any]:
+def _with_original(original: Original, values: Reference) -> Reference:
+    theirs = original.evaluate(values.atoms())
+    kept = OriginalValues(original.framework, original.dtype, theirs.energy, theirs.forces)
+    return dataclasses.replace(values, original=kept)
+
+
+def _verify_against(values: Reference, constants: np.ndarray, dtype: str) -> dict[str, Any]:
     """What the manifest says of the comparison. Raises :class:`ExportError` if the model is another one.
 
     ``constants``: the atomic energies of the reference's atoms.
     """
-    theirs, count = original.evaluate(values.atoms()), len(values.numbers)
+    theirs, count = values.original, len(values.numbers)
+    assert theirs is not None
     energy = abs(values.energy - theirs.energy) / count
     force = float(np.abs(values.forces - theirs.forces).max())
     largest_force = float(np.abs(theirs.forces).max())
     largest_energy = abs(theirs.energy - constants.sum()) / count
-    energy_bar, force_bar = tolerances(dtype, largest_energy, largest_force, original.dtype)
+    energy_bar, force_bar = tolerances(dtype, largest_energy, largest_force, theirs.dtype)
     if not (energy <= energy_bar and force <= force_bar):
         raise ExportError(
-            f"the loaded model differs from {original.framework} by {energy:.1e} in energy per atom and {force:.1e} in"
+            f"the loaded model differs from {theirs.framework} by {energy:.1e} in energy per atom and {force:.1e} in"
             " force on the reference structure, so nothing is written; please report this model"
         )
-    return {"verified against": {"framework": original.framework, "energy": energy, "force": force}}
+    return {"verified against": {"framework": theirs.framework, "energy": energy, "force": force}}
 
 
 def _verify_natively(

@@ -25,6 +25,9 @@ REFERENCE_FIELDS = {
     "forces": "F64",
     "node_energies": "F64",
 }
+#: what a reference's ``original`` says of the framework that the model comes from; its forces are a tensor
+ORIGINAL_FIELDS = ("framework", "dtype", "energy")
+ORIGINAL_FORCES = "reference/original_forces"
 
 
 GRAPH_ROLES = ("species", "vectors", "centers", "neighbors", "owned")  #: arrays of the graph, in a program's order
@@ -146,6 +149,7 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
     if reference is not None:
         expect(isinstance(reference, dict) and _finite(reference.get("energy")), "its reference has no energy")
         _validate_reference(tensors, widths, expect)
+        _validate_original(reference, tensors, expect)
     return manifest
 
 
@@ -217,6 +221,20 @@ def _validate_reference(
         shapes[field] = count if width == 1 else (*count, width)
     for field, shape in shapes.items():
         expect(tuple(tensors[f"reference/{field}"][1]) == shape, f"reference/{field} has a wrong shape")
+
+
+def _validate_original(
+    reference: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int, ...]]], expect: Any
+) -> None:
+    if "original" not in reference:
+        return
+    original = reference["original"]
+    expect(isinstance(original, dict) and _finite(original.get("energy")), "its reference's original has no energy")
+    expect(isinstance(original.get("framework"), str), "its reference's original has no framework")
+    expect(original.get("dtype") in DTYPES, f"its reference's original has the dtype {original.get('dtype')!r}")
+    forces = tensors.get(ORIGINAL_FORCES, ("", ()))
+    due = ("F64", tuple(tensors["reference/forces"][1]))
+    expect((forces[0], tuple(forces[1])) == due, f"{ORIGINAL_FORCES} is missing or has a wrong type or shape")
 
 
 def _expression(text: Any, known: set[str]) -> bool:

@@ -15,7 +15,7 @@ from ._bundle import read_bundle
 from ._connector import Model, Runtime
 from ._errors import ArgumentError
 from ._graphs import HopGraph, edge_forces, part_graph
-from ._reference import Reference, structure_graph
+from ._reference import OriginalValues, Reference, structure_graph
 
 _runtimes: weakref.WeakValueDictionary[tuple, Runtime] = weakref.WeakValueDictionary()
 _runtimes_lock = threading.Lock()
@@ -103,6 +103,9 @@ class Deviation:
     largest_energy: float  #: of one atom in the reference, without its atomic energy
     largest_force: float  #: component in the reference
     outputs: dict[str, tuple[float, float]] = field(default_factory=dict)  #: extra ones: difference, largest value
+    original: tuple[float, float] | None = (
+        None  #: from the original: energy per atom, force
+    )
 
 
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
@@ -119,11 +122,21 @@ def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -
         for name, values in extra.items():
             values[graph.atoms[: graph.owned]] = outputs[name]
         forces += edge_forces(graph, gradient, count)
-    expected = reference.node_energies - np.array(model.atomic_energies)[whole.species]
+    constants = np.array(model.atomic_energies)[whole.species]
+    expected = reference.node_energies - constants
     return Deviation(
         float(np.abs(energies - expected).max()),
         float(np.abs(forces - reference.forces).max()),
         float(np.abs(expected).max()),
         float(np.abs(reference.forces).max()),
         {n: (float(np.abs(extra[n] - v).max()), float(np.abs(v).max())) for n, v in reference.outputs.items()},
+        _difference_from_original(energies.sum() + constants.sum(), forces, reference.original),
     )
+
+
+def _difference_from_original(
+    energy: float, forces: np.ndarray, original: OriginalValues | None
+) -> tuple[float, float] | None:
+    if original is None:
+        return None
+    return abs(float(energy) - original.energy) / len(forces), float(np.abs(forces - original.forces).max())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The reference structure of a bundle: atoms with the energy and forces that JAX gave at export. Without JAX."""
+"""The reference structure of a bundle: atoms with what JAX, and the original framework, gave at export. Without JAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ._bundle import Bundle
 from ._errors import ExportError, FormatError
 from ._graphs import HopGraph, fold_graph
-from ._manifest import REFERENCE_FIELDS, output_field
+from ._manifest import ORIGINAL_FIELDS, ORIGINAL_FORCES, REFERENCE_FIELDS, output_field
 
 # Largest differences that two correct evaluations of one model may show: energy per atom, force; in float32 energies
 # beyond 1 and forces count relatively.
@@ -38,6 +38,16 @@ def tolerances(
 
 
 @dataclass(frozen=True)
+class OriginalValues:
+    """What the framework that a model comes from gives for the structure; float64, in the bundle's units."""
+
+    framework: str
+    dtype: str  #: in which precision its constants are stored
+    energy: float
+    forces: np.ndarray
+
+
+@dataclass(frozen=True)
 class Reference:
     """A structure and its values: energies include atomic energies; all float64, in the bundle's units."""
 
@@ -49,6 +59,13 @@ class Reference:
     node_energies: np.ndarray
     forces: np.ndarray
     outputs: dict[str, np.ndarray] = field(default_factory=dict)  #: extra outputs, [atoms] or [atoms, width]
+    original: OriginalValues | None = None
+
+    def manifest(self) -> dict[str, Any]:
+        if self.original is None:
+            return {"energy": self.energy}
+        theirs = {name: getattr(self.original, name) for name in ORIGINAL_FIELDS}
+        return {"energy": self.energy, "original": theirs}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {
@@ -59,6 +76,7 @@ class Reference:
             "reference/node_energies": self.node_energies,
             "reference/forces": self.forces,
             **{f"reference/{output_field(name)}": values for name, values in self.outputs.items()},
+            **({ORIGINAL_FORCES: self.original.forces} if self.original else {}),
         }
 
     def atoms(self) -> Any:
@@ -76,7 +94,11 @@ def stored_reference(bundle: Bundle) -> Reference:
     outputs = {
         name: bundle.tensor(f"reference/{output_field(name)}") for name in bundle.manifest.get("node_outputs", {})
     }
-    return Reference(energy=float(bundle.manifest["reference"]["energy"]), outputs=outputs, **fields)
+    manifest, original = bundle.manifest["reference"], None
+    if "original" in manifest:
+        theirs = {name: manifest["original"][name] for name in ORIGINAL_FIELDS}
+        original = OriginalValues(forces=bundle.tensor(ORIGINAL_FORCES), **theirs)
+    return Reference(energy=float(manifest["energy"]), outputs=outputs, original=original, **fields)
 
 
 def default_structure(elements: Sequence[str], cutoff: float) -> Any:

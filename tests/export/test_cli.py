@@ -163,6 +163,26 @@ def test_export_compares_with_the_original(carbide):
     assert re.search(r"original +mace-torch \S+: largest difference", run("info", path)[0])
 
 
+def test_the_original_s_values_are_kept(carbide, tmp_path):
+    """As mace-torch gives them, and `check` compares with them."""
+    from mace.calculators import MACECalculator
+    from stablemd._bundle import read_bundle
+    from stablemd._reference import stored_reference
+
+    reference = stored_reference(read_bundle(carbide[0]))
+    atoms = reference.atoms()
+    atoms.calc = MACECalculator(model_paths=DATA / "sic" / "mace.model", device="cpu", default_dtype="float64")
+    assert reference.original.energy == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
+    np.testing.assert_allclose(reference.original.forces, atoms.get_forces(), rtol=0, atol=1e-9)
+    assert re.search(r"original +mace-torch \S+, energy -\d+\.\d+ eV: differences \d", run("check", carbide[0])[0])
+    data, number = carbide[0].read_bytes(), repr(reference.original.energy).encode()
+    assert data.count(number + b',\\"framework') == 1
+    other = tmp_path / "other.safetensors"
+    changed = number.replace(b".", b"1.", 1)[1 if number.startswith(b"-") else 0 :]
+    other.write_bytes(data.replace(number + b',\\"framework', changed[: len(number)] + b',\\"framework'))
+    assert "DIFFERS" in run("check", other, code=1)[0]
+
+
 def test_a_model_that_differs_from_its_original_is_not_written(tmp_path, monkeypatch):
     """The loader gives the model other weights than the file has."""
     pytest.importorskip("mace")
