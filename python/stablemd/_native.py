@@ -103,9 +103,7 @@ class Deviation:
     largest_energy: float  #: of one atom in the reference, without its atomic energy
     largest_force: float  #: component in the reference
     outputs: dict[str, tuple[float, float]] = field(default_factory=dict)  #: extra ones: difference, largest value
-    original: tuple[float, float] | None = (
-        None  #: from the original: energy per atom, force
-    )
+    original: tuple[float, float] | None = None  #: from the original: energy per atom, force
 
 
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:

@@ -293,6 +293,12 @@ def test_what_is_no_bundle(tmp_path, bundles):
         ("programs", {}, "holds no program"),
         ("programs", {"cpu": {"text": "programs/none"}}, "has no text"),
         ("reference", {}, "its reference has no energy"),
+        ("reference", {"energy": 1.0, "original": {"energy": 1.0}}, "its reference's original has no framework"),
+        (
+            "reference",
+            {"energy": 1.0, "original": {"energy": 1.0, "framework": "x", "dtype": "float32"}},
+            "reference/original_forces is missing or has a wrong type or shape",
+        ),
     ],
 )
 def test_manifests_that_are_refused(bundles, key, value, expected):
