@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Files with layers of other libraries than e3nn, against what mace-torch computed with e3nn's before it converted
-them (tests/data/mace_torch_forms).
+them, and the file of an older release, against what that computed (tests/data/mace_torch_forms).
 """
 
 from __future__ import annotations
@@ -28,8 +28,16 @@ def test_layers_of_other_libraries(library):
     with zipfile.ZipFile(path) as archive:
         content = next(archive.read(name) for name in archive.namelist() if name.endswith("data.pkl"))
     assert any(op.name == "GLOBAL" and arg.startswith(library) for op, arg, _ in pickletools.genops(content))
-    evaluate = Evaluator(load(path), quick=True)
-    values = np.load(FOLDER / "values.npz")
+    agrees(path, FOLDER / "values.npz")
+
+
+def test_an_older_release():
+    agrees(FOLDER / "release_0.3.6.model", FOLDER / "release_0.3.6.npz")
+
+
+def agrees(model, expected):
+    evaluate = Evaluator(load(model), quick=True)
+    values = np.load(expected)
     start = 0
     for atoms, stress in zip(read(DATA / "mace_jax_forms" / "structures.extxyz", ":"), values["stress"], strict=True):
         atomic = values["atomic"][start : start + len(atoms)]
