@@ -31,7 +31,7 @@ BIN = Path(sys.executable).parent
 def run(*command: object, log: Path) -> None:
     """Run a command, its output to a file; on failure show the output's end and stop."""
     words = [str(word) for word in command]
-    print("$", " ".join(words), flush=True)
+    print("$", " ".join(words), f"> {log}", flush=True)
     start = time.perf_counter()
     with log.open("w") as stream:
         environment = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
@@ -39,7 +39,7 @@ def run(*command: object, log: Path) -> None:
     if status:
         print("\n".join(log.read_text().splitlines()[-20:]))
         sys.exit(f"demo: the command above failed with status {status}; its output is in {log}")
-    print(f"  done in {time.perf_counter() - start:.1f} s, output in {log}", flush=True)
+    print(f"  done in {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def simulate(model: Path, ranks: int, steps: int, output: Path) -> tuple[dict[str, np.ndarray], ase.Atoms]:
@@ -59,7 +59,8 @@ def simulate(model: Path, ranks: int, steps: int, output: Path) -> tuple[dict[st
 
 def print_thermo(table: dict[str, np.ndarray]) -> None:
     print(f"{'step':>6} {'T / K':>9} {'E_pot / eV':>14} {'E_total / eV':>14} {'P / bar':>11}")
-    for row in zip(*(table[key] for key in ("Step", "Temp", "PotEng", "TotEng", "Press")), strict=True):
+    columns = [table[key][::5] for key in ("Step", "Temp", "PotEng", "TotEng", "Press")]
+    for row in zip(*columns, strict=True):
         print("{:6.0f} {:9.2f} {:14.6f} {:14.6f} {:11.1f}".format(*row))
 
 

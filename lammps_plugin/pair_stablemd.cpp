@@ -615,8 +615,9 @@ void *PairStableMD::extract_peratom(const char *name, int &columns) {
   const std::string names = values_.names();
   const bool is_new = missing_.insert(name).second;  // `fix pair` asks when it is made and when a run begins
   if (comm->me == 0 && is_new)
-    error->warning(FLERR, fmt::format("pair_style stablemd: there is no value '{}' of each atom; there is {}", name,
-                                      names.empty() ? "none" : names));
+    error->warning(FLERR, fmt::format("pair_style stablemd: there is no value '{}' of each atom; {}", name,
+                                      names.empty() ? "the model has no extra outputs, and spreads need several models"
+                                                    : "there is " + names));
   return nullptr;
 }
 

@@ -8,6 +8,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,13 @@ void call(Call &&function) {
   check(status);
 }
 
+// Python handles signals wherever it runs, in a log callback too, from which nothing can be thrown: once more, then, as
+// soon as the library has returned.
+void postpone_signal(const nb::python_error &error) {
+  if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterruptEx(SIGINT);
+  if (error.matches(PyExc_SystemExit)) PyErr_SetInterruptEx(SIGTERM);
+}
+
 // The library's log lines go to Python's logger "stablemd". Called inside call(), hence without the GIL.
 void log_to_python(smd_log_level level, const char *line, void *) {
   nb::gil_scoped_acquire acquire;
@@ -50,7 +58,11 @@ void log_to_python(smd_log_level level, const char *line, void *) {
     nb::object logger = nb::module_::import_("logging").attr("getLogger")("stablemd");
     logger.attr(level == SMD_LOG_WARNING ? "warning" : "info")("%s", line);
   } catch (nb::python_error &error) {
-    error.discard_as_unraisable("stablemd log");
+    if (error.matches(PyExc_Exception)) {
+      error.discard_as_unraisable("stablemd log");
+    } else {
+      postpone_signal(error);
+    }
   }
 }
 

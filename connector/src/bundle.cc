@@ -107,11 +107,23 @@ void check_coverage(const std::map<std::string, Tensor> &tensors, std::string_vi
   if (surplus) fail(SMD_ERROR_FORMAT, name, ": ", surplus, " bytes behind the last tensor; the file is damaged");
 }
 
-/// A bit that flipped in a weight would go unnoticed otherwise. Files of older writers hold no checksum.
-void check_checksum(const JsonField &manifest, std::string_view data, const std::string &name) {
-  if (!manifest.has("checksum") || manifest.at("checksum").string() == hash_bytes(data).hex()) return;
-  fail(SMD_ERROR_FORMAT, name,
-       ": damaged: its data are not those that were written (checksum); copy it again, or export the model again");
+/// A bit that flipped in a weight, or in a number of the manifest, would go unnoticed otherwise. The checksum is of the
+/// whole file with zeros for its own digits. Files of older writers hold none.
+void check_checksum(const JsonField &manifest, std::vector<char> &bytes, const std::string &name) {
+  if (!manifest.has("checksum")) return;
+  const std::string written = manifest.at("checksum").string();
+  const std::string_view whole(bytes.data(), bytes.size());
+  const size_t at = written.size() == 2 * sizeof(Hash) ? whole.find(written) : std::string_view::npos;
+  bool same = at != std::string_view::npos;
+  if (same) {
+    const auto digits = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+    std::fill_n(digits, written.size(), '0');
+    same = hash_bytes(whole).hex() == written;
+    std::copy(written.begin(), written.end(), digits);
+  }
+  if (!same)
+    fail(SMD_ERROR_FORMAT, name,
+         ": damaged: its bytes are not those that were written (checksum); copy it again, or export the model again");
 }
 
 // ---- manifest ------------------------------------------------------------------------------------------------------
@@ -265,7 +277,7 @@ Bundle Bundle::parse(std::vector<char> bytes, const std::string &name) {
   const JsonField manifest(manifest_json, name + ": manifest");
   check_format(manifest, name);
   check_coverage(bundle.tensors_, data, name);
-  check_checksum(manifest, data, name);
+  check_checksum(manifest, bundle.bytes_, name);
   bundle.manifest_ = parse_manifest(manifest, bundle.tensors_);
   bundle.manifest_.json = std::move(manifest_source);
   return bundle;

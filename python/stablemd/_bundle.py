@@ -96,22 +96,16 @@ def bundle_bytes(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray],
     kinds = {name: (_SAFETENSORS_DTYPES[array.dtype.name], array.shape) for name, array in tensors.items()}
     _manifest.validate(dict(manifest), kinds, where)
     contiguous = {name: np.ascontiguousarray(tensors[name]).reshape(tensors[name].shape) for name in sorted(tensors)}
-    content = save(contiguous, metadata={_manifest.KEY: _manifest.dump(manifest)})
-    checksum = _data_hash(content)
-    if not checksum:
-        return content
-    complete = {**manifest, "checksum": checksum}  # the data do not depend on the manifest
-    return save(contiguous, metadata={_manifest.KEY: _manifest.dump(complete)})
-
-
-def _data_hash(content: bytes) -> str:
-    """Of all that follows the header; "" where the native module is missing."""
     try:
         from ._connector import content_hash
-    except ImportError:
-        return ""
-    header_size = int.from_bytes(content[:8], "little")
-    return content_hash(content[8 + header_size :])
+    except ImportError:  # a bundle may do without a checksum
+        return save(contiguous, metadata={_manifest.KEY: _manifest.dump(manifest)})
+    blank = "0" * 32
+    content = save(contiguous, metadata={_manifest.KEY: _manifest.dump({**manifest, "checksum": blank})})
+    field = b'\\"checksum\\":\\"'  # within a string, hence the backslashes
+    before, found, after = content.partition(field + blank.encode())
+    assert found
+    return before + field + content_hash(content).encode() + after
 
 
 @contextmanager

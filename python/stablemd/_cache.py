@@ -22,9 +22,11 @@ class Cache:
     ours: re.Pattern[str]  #: names of all files that the library makes
 
     def _files(self) -> list[Path]:
-        if self.folder is None or not self.folder.is_dir():
+        if self.folder is None:
             return []
         try:
+            if not self.folder.exists():
+                return []
             return sorted(path for path in self.folder.iterdir() if self.ours.search(path.name) and path.is_file())
         except OSError as error:
             raise FileError(f"{self.folder} cannot be read: {error.strerror or error}") from None
@@ -55,7 +57,7 @@ def _folder(name: str) -> Path | None:
 
 
 def compiled_programs() -> Cache:
-    ours = re.compile(r"\.(exe|exe\.tmp|lock)$")
+    ours = re.compile(r"^([0-9a-f]{32}\.exe(\.tmp)?|[0-9a-f]{2}\.lock|limit\.lock)$")
     return Cache(_folder(cache_directory()), "compiled programs", "STABLEMD_CACHE", ".exe", ours)
 
 

@@ -134,12 +134,20 @@ class StableMDCalculator(Calculator):
         each = [member.model.stats() for member in self._members]
         return {name: sum(stats[name] for stats in each) for name in each[0]}
 
-    def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
+    def get_property(self, name: str, atoms: Any = None, allow_calculation: bool = True) -> Any:
+        with self._own_turn():  # also for what ASE compares and takes out of `results`
+            return super().get_property(name, atoms, allow_calculation)
+
+    def _own_turn(self) -> threading.RLock:
+        """The lock of this process."""
         if os.getpid() != self._process:
             # The threads behind the parent's client do not exist here; even its destruction would wait for ever.
             _of_parents.append(self._members)
             self._open()
-        with self._turn:
+        return self._turn
+
+    def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
+        with self._own_turn():
             self.results = {}
             super().calculate(atoms, properties, system_changes)
             self.results = self._calculate(self.atoms, properties)

@@ -323,7 +323,12 @@ def info(file: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with this model as well.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="MODEL",
+    help="Compare with this model as well: a mace-torch .model file, or a bundle.",
+)
 @click.option(
     "--structures",
     type=click.Path(path_type=Path),

@@ -439,6 +439,8 @@ def _store_programs(
     programs: Mapping[str, Program], weight_names: Sequence[str], results: Sequence[Mapping[str, Any]], dtype: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Texts as tensors, each stored once, and the manifest's entries."""
+    if not all("vectors" in program.graph_roles for program in programs.values()):
+        raise ExportError("the energies do not depend on graph.vectors, so there are no forces; nothing is written")
     sharing: dict[str, list[str]] = {}
     for platform, program in programs.items():
         sharing.setdefault(program.template, []).append(platform)

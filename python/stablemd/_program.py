@@ -217,6 +217,8 @@ def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
 def _advice(error: Exception) -> str:
     if not isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
         return ""
+    if any(frame.name.startswith("segment_") for frame in traceback.extract_tb(error.__traceback__)):
+        return " (the number of segments must be given: num_segments=graph.rows[-1] where they are the graph's atoms)"
     return (
         " (values are not known while a function is traced: use jnp.where, jax.lax and jax.numpy for what needs them)"
     )

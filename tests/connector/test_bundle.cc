@@ -59,15 +59,18 @@ bool accepts(const std::vector<char> &bytes) {
 
 TEST(checksums) {
   BundleParts parts;
-  const std::string data(parts.data.data(), parts.data.size());
-  parts.manifest["checksum"] = stablemd::hash_bytes(data).hex();
-  CHECK_EQUAL(complaint(parts.bytes()), "no complaint");
-  for (size_t bit = 0; bit < 8 * data.size(); ++bit) {
-    parts.data = data;
-    parts.data[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    CHECK_CONTAINS(complaint(parts.bytes()), "damaged: its data are not those that were written (checksum)");
+  parts.manifest["checksum"] = std::string(32, '0');
+  const std::vector<char> blank = parts.bytes();
+  parts.manifest["checksum"] = stablemd::hash_bytes({blank.data(), blank.size()}).hex();
+  const std::vector<char> good = parts.bytes();
+  CHECK_EQUAL(complaint(good), "no complaint");
+  for (size_t bit = 8 * (good.size() - parts.data.size()); bit < 8 * good.size(); ++bit) {
+    std::vector<char> bad = good;
+    bad[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    CHECK_CONTAINS(complaint(bad), "damaged: its bytes are not those that were written (checksum)");
   }
-  parts.data = data;
+  parts.manifest["atomic_energies"][0] = -3.5;  // a number that would pass
+  CHECK_CONTAINS(complaint(parts.bytes()), "damaged: its bytes are not those that were written (checksum)");
   parts.manifest["checksum"] = 17;
   CHECK_CONTAINS(complaint(parts.bytes()), "checksum: must be a string");
   parts.manifest.erase("checksum");  // as older writers leave it

@@ -121,7 +121,7 @@ def test_check_finds_a_changed_weight(tmp_path, bundles):
         tensors["weights/readout"] = tensors["weights/readout"] + np.array(change, dtype)
         path = tmp_path / f"{dtype}.safetensors"
         save_file(tensors, path, metadata=metadata)
-        assert "damaged: its data are not those that were written" in error("check", path)
+        assert "damaged: its bytes are not those that were written" in error("check", path)
         manifest = json.loads(metadata["stablemd"])
         del manifest["checksum"]
         save_file(tensors, path, metadata={"stablemd": json.dumps(manifest)})
@@ -178,8 +178,11 @@ def test_the_original_s_values_are_kept(carbide, tmp_path):
     data, number = carbide[0].read_bytes(), repr(reference.original.energy).encode()
     assert data.count(number + b',\\"framework') == 1
     other = tmp_path / "other.safetensors"
-    changed = number.replace(b".", b"1.", 1)[1 if number.startswith(b"-") else 0 :]
-    other.write_bytes(data.replace(number + b',\\"framework', changed[: len(number)] + b',\\"framework'))
+    changed = number.replace(b".", b"1.", 1)[1 if number.startswith(b"-") else 0 :][: len(number)]
+    data = data.replace(number + b',\\"framework', changed + b',\\"framework')
+    other.write_bytes(data)
+    assert "damaged" in error("check", other)
+    other.write_bytes(data.replace(b'\\"checksum\\"', b'\\"Checksum\\"'))
     assert "DIFFERS" in run("check", other, code=1)[0]
 
 
@@ -329,9 +332,13 @@ def test_cache(tmp_path, bundles, monkeypatch):
     # one for the reference structure, another for its parts where these do not fit into the same program
     entries = len(list((tmp_path / "cache").glob("*.exe")))
     assert entries in (1, 2) and re.search(rf"entries +{entries}$", stdout, re.MULTILINE)
-    (tmp_path / "cache" / "mine.txt").write_text("not a compiled program")
+    mine = {"mine.txt", "setup.exe", "uv.lock", "ab.lock.txt"}
+    for name in mine:
+        (tmp_path / "cache" / name).write_text("not a compiled program")
     assert f"deleted {entries} compiled program" in run("cache", "--clear")[0]
-    assert [p.name for p in (tmp_path / "cache").iterdir()] == ["mine.txt"]
+    assert {p.name for p in (tmp_path / "cache").iterdir()} == mine
+    monkeypatch.setenv("STABLEMD_CACHE", str(tmp_path / "cache" / "mine.txt"))
+    assert "mine.txt cannot be read: Not a directory" in error("cache")
     monkeypatch.setenv("STABLEMD_CACHE", "off")
     lines = run("cache")[0].splitlines()
     assert [line.split(":")[0] for line in lines] == [
@@ -383,7 +390,7 @@ def test_a_missing_gpu_is_no_warning(tmp_path):
     pytest.importorskip("mace")
     toolkit = tmp_path / "cuda"
     toolkit.mkdir()
-    (tmp_path / "noise.model").write_bytes(b"noise")
+    (tmp_path / "noise.model").write_bytes(b"PK\x03\x04 and noise")
     words = [
         sys.executable,
         "-m",
@@ -409,7 +416,7 @@ main()
 
 
 @pytest.mark.parametrize("number, line", [(signal.SIGINT, "Error: interrupted"), (signal.SIGTERM, "Error: terminated")])
-@pytest.mark.parametrize("step", ["trace 2/4", "verify natively"])
+@pytest.mark.parametrize("step", ["trace 2/4", "evaluate the reference", "verify natively"])
 def test_an_export_that_is_ended(tmp_path, number, line, step):
     """One line, no partial file, and the exit code of shells."""
     (tmp_path / "model").mkdir()
@@ -427,3 +434,30 @@ def test_an_export_that_is_ended(tmp_path, number, line, step):
     assert stdout == "" and stderr.splitlines()[-1] == line
     assert all(re.match(r" *\d+\.\d s  ", other) for other in stderr.splitlines()[:-1])  # of steps before the signal
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+LOST = """
+import os, time, weakref
+import stablemd.mace
+from stablemd.__main__ import main
+class Thing: pass
+def load(path, **choices):
+    thing = Thing()
+    weakref.finalize(thing, lambda: os.kill(os.getpid(), {number}))
+    del thing  # an exception that a handler raises in there is lost
+    for _ in range(600):
+        time.sleep(0.1)
+stablemd.mace.load = load
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_is_lost_comes_again(tmp_path, number):
+    (tmp_path / "model").mkdir()
+    program = LOST.format(number=int(number))
+    words = [sys.executable, "-c", program, "export", tmp_path / "model", "-o", tmp_path / "out.safetensors", "-q"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "Exception ignored" in done.stderr and done.returncode == 128 + number
+    line = "Error: interrupted" if number == signal.SIGINT else "Error: terminated"
+    assert done.stderr.splitlines()[-1] == line

@@ -121,6 +121,8 @@ def test_not_finite_on_padding_is_caught_by_the_native_check(tmp_path):
         (lambda p, g: p * np.asarray(pair(g)), "TracerArrayConversionError"),
         (lambda p, g: pair(g) @ jnp.ones((7, 3)), f"TypeError in {__file__}:"),
         (lambda p, g: p["missing"] * pair(g), "cannot be traced"),
+        (lambda p, g: p * jnp.ones(g.rows[-1], g.vectors.dtype), "the energies do not depend on graph.vectors"),
+        (lambda p, g: jax.ops.segment_sum(g.vectors[:, 0], g.centers), "num_segments=graph.rows[-1]"),
     ],
 )
 def test_functions_that_do_not_keep_the_contract(tmp_path, energy_fn, expected):

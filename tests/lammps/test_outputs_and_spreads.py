@@ -97,7 +97,10 @@ def test_one_output_in_a_run(toy_bundle, tmp_path):
 
 
 def test_names_that_are_not_there(toy_bundle, tmp_path):
-    for bundle, there in (("charge_transfer", "there is charges moments[1]"), ("embedded_atom", "there is none")):
+    for bundle, there in (
+        ("charge_transfer", "there is charges moments[1]"),
+        ("embedded_atom", "the model has no extra outputs, and spreads need several models"),
+    ):
         setup = Setup(toy_bundle(bundle), ELEMENTS)
         lines = [
             *preparation(setup, structures.dimer(), tmp_path, "data.x"),

@@ -194,7 +194,7 @@ def test_files_that_hold_no_mace(tmp_path):
     torch.save(torch.nn.Linear(2, 2), path)
     with pytest.raises(ValueError, match="cannot evaluate a MACE with model class = Linear"):
         load(path)
-    for content in (b"", b"not a pickle", np.random.default_rng().bytes(300)):
+    for content in (b"", b"not a pickle", b"PK\x03\x04 and no archive", np.random.default_rng().bytes(300)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="neither a MACE-JAX model nor a mace-torch model") as caught:
             load(path)

@@ -36,8 +36,8 @@ def executable(path: Path, text: str) -> str:
     return str(path)
 
 
-def run(tmp_path: Path, compiler: str, program: str = PROGRAM) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "CXX": compiler, "OEQ_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+def run(tmp_path: Path, compiler: str, program: str = PROGRAM, **settings: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "CXX": compiler, "OEQ_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu", **settings}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
 
@@ -57,6 +57,13 @@ def test_generic_kernel_takes_over_with_one_line(kind, reason, tmp_path):
     assert result.stderr == f"stablemd: using slow generic CPU kernels: {reason.format(compiler)}\n"
     # Not kept: with a compiler the next process has fast kernels.
     assert run(tmp_path, os.environ.get("CXX", "c++")).stderr == ""
+
+
+def test_generic_kernel_takes_over_where_no_temporary_folder_can_be(tmp_path):
+    result = run(tmp_path, os.environ.get("CXX", "c++"), TMPDIR="/proc")
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("stablemd: using slow generic CPU kernels: cannot make a temporary folder /proc/")
 
 
 def is_running(pid: int) -> bool:

@@ -59,8 +59,7 @@ class HostBackend final : public Backend {
     const Payload &payload = *unit.payload;
     if (payload.family == Family::kContraction) return {kBuiltInImage, false};
     const Problem problem = parse_problem(payload.problem, payload.properties, payload.family);
-    if (compiler_.identity().empty())
-      return generic("the C++ compiler " + compiler_.name() + " cannot be run (set CXX)");
+    if (compiler_.identity().empty()) return generic(compiler_.failure());
     try {
       return {compiler_.compile(generate(problem, payload.family, unit.order, this_vector_unit()), stop), true};
     } catch (const KernelError &error) {

@@ -217,13 +217,16 @@ HostCompiler::HostCompiler() : temporary_(temporary_directory()), environment_(c
   sweep(temporary_);
   std::vector<std::string> version = command_;
   version.emplace_back("--version");
-  const TemporaryFolder folder(temporary_);
+  std::string answer;
   try {
+    const TemporaryFolder folder(temporary_);
+    failure_ = "the C++ compiler " + name() + " cannot be run (set CXX)";  // or hangs: as good as none
     if (!run(version, environment_, folder / "log", StopFlag(false), std::chrono::seconds(20))) return;
-  } catch (const KernelError &) {
-    return;  // it hangs: as good as none
+    answer = read_file(folder / "log");
+  } catch (const KernelError &error) {
+    if (failure_.empty()) failure_ = error.what();
+    return;
   }
-  const std::string answer = read_file(folder / "log");
   for (const std::string &part : command_) identity_ += part + ' ';
   identity_ += '(' + answer.substr(0, answer.find('\n')) + ')';
   for (const char *option : kOptions) identity_ += std::string(" ") + option;

@@ -23,6 +23,9 @@ class HostCompiler {
   /// "": it cannot be run. Else the command, the first line of its --version, and the options.
   const std::string &identity() const { return identity_; }
 
+  /// Why it cannot be run.
+  const std::string &failure() const { return failure_; }
+
   /// Compiles one source to the bytes of a shared library. Throws KernelError with the compiler's log; also when `stop`
   /// was set or the time is over, after ending the compiler with all that it started.
   std::string compile(const std::string &source, const StopFlag &stop,
@@ -33,6 +36,7 @@ class HostCompiler {
   std::vector<std::string> environment_;
   std::vector<std::string> command_;
   std::string identity_;
+  std::string failure_;
 };
 
 /// A loaded shared library; unloaded at the end.

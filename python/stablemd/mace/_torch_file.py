@@ -56,7 +56,18 @@ def unpickle(path: FilePath) -> Any:
         return _unpickle_aloud(path)
 
 
+def _check_kind(path: FilePath) -> None:
+    """Before a large package is asked for: torch writes zip archives, in old days pickles."""
+    if path.suffix == ".safetensors":
+        raise FormatError(f"{path}: a .safetensors file is a bundle already, or weights without a model")
+    with path.open("rb") as file:
+        start = file.read(4)
+    if not start.startswith((b"PK\x03\x04", b"\x80")):
+        raise FormatError(f"{path}: neither a MACE-JAX model nor a mace-torch model: it is no file of torch")
+
+
 def _unpickle_aloud(path: FilePath) -> Any:
+    _check_kind(path)
     try:
         import mace.modules  # noqa: F401  (the pickle names its classes)
         import torch
