@@ -501,7 +501,7 @@ def test_a_flipped_bit_is_noticed_at_load(bundles, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(FormatError) as error:
             StableMDCalculator(path)
-        assert "damaged.safetensors: damaged: its data are not those that were written" in one_line(error)
+        assert "damaged.safetensors: damaged: its bytes are not those that were written" in one_line(error)
 
 
 def test_compilation_is_logged(bundles, tmp_path, caplog):

@@ -63,7 +63,7 @@ def test_flipped_bit(fails, script, toy_bundle, tmp_path):
     content[-5] ^= 4
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(content)
-    fails(script(damaged), "damaged.safetensors: damaged: its data are not those that were written")
+    fails(script(damaged), "damaged.safetensors: damaged: its bytes are not those that were written")
 
 
 def test_not_a_bundle(fails, script, tmp_path):
