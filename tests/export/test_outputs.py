@@ -74,7 +74,7 @@ def test_bundles_without_outputs_keep_the_first_format(bundles):
         (lambda g: {3: jnp.zeros(g.rows[1])}, "an extra output called 3"),
         (lambda g: [jnp.zeros(g.rows[1])], "energy_fn returned a tuple"),
         (lambda g: {"charges": jnp.zeros(g.rows[1]) + jnp.sum(g.vectors)}, "must not depend on padding"),
-        (lambda g: {"charges": jnp.zeros(g.rows[1]) / 0.0}, "charges on the reference structure are not finite"),
+        (lambda g: {"charges": jnp.zeros(g.rows[1]) / 0.0}, "not finite on the reference structure: charges"),
         (lambda g: {f"q{g.rows[0]}": jnp.zeros(g.rows[1])}, "returns other extra outputs at other sizes"),
     ],
 )
