@@ -16,6 +16,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.lj import LennardJones
+from ase.neighborlist import neighbor_list
 from stablemd import ArgumentError, ExecutionError, FormatError, MissingFileError, PluginError, StableMDCalculator
 
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
@@ -102,10 +103,19 @@ def silicon_carbide(rng, repeat=(2, 1, 1)):
     return atoms
 
 
+def without_edges_at_the_cutoff(calc, rng, repeat, margin):
+    """No edge crosses the cutoff within a finite difference: there the toys' third derivative jumps."""
+    for _ in range(1000):
+        atoms = silicon_carbide(rng, repeat)
+        if np.abs(neighbor_list("d", atoms, calc.cutoff + 2 * margin) - calc.cutoff).min() > margin:
+            atoms.calc = calc
+            return atoms
+    raise AssertionError("no such structure")
+
+
 @pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
 def test_forces_are_minus_the_gradient(bundles, rng, kind):
-    atoms = silicon_carbide(rng)
-    atoms.calc = StableMDCalculator(bundles(kind))
+    atoms = without_edges_at_the_cutoff(StableMDCalculator(bundles(kind)), rng, (2, 1, 1), 0.0012)
     forces = atoms.get_forces()
     for _ in range(6):
         direction = rng.normal(size=forces.shape)
@@ -116,8 +126,7 @@ def test_forces_are_minus_the_gradient(bundles, rng, kind):
 
 @pytest.mark.parametrize("kind", ["embedded_atom", "message_passing"])
 def test_stress_is_the_derivative_by_strain(bundles, rng, kind):
-    atoms = silicon_carbide(rng, (1, 1, 1))
-    atoms.calc = StableMDCalculator(bundles(kind))
+    atoms = without_edges_at_the_cutoff(StableMDCalculator(bundles(kind)), rng, (1, 1, 1), 0.003)
     stress, volume = atoms.get_stress(), atoms.get_volume()
     for component, (i, j) in enumerate([(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]):
         strain = np.zeros((3, 3))
@@ -140,7 +149,7 @@ def _strained(atoms, deformation):
 
 
 def _slope(energy, step=3e-4):
-    """Central difference of fourth order; short, since the toys' third derivative jumps at the cutoff."""
+    """Central difference of fourth order; short, so that few edges cross the cutoff."""
     return (8 * (energy(step) - energy(-step)) - (energy(2 * step) - energy(-2 * step))) / (12 * step)
 
 

@@ -415,6 +415,11 @@ main()
 """
 
 
+def heeds_ctrl_c():
+    """Jobs that a shell starts in the background ignore it, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number, line", [(signal.SIGINT, "Error: interrupted"), (signal.SIGTERM, "Error: terminated")])
 @pytest.mark.parametrize("step", ["trace 2/4", "evaluate the reference", "verify natively"])
 def test_an_export_that_is_ended(tmp_path, number, line, step):
@@ -423,7 +428,9 @@ def test_an_export_that_is_ended(tmp_path, number, line, step):
     words = [sys.executable, "-c", EXPORT, "export", tmp_path / "model", "-o", tmp_path / "out.safetensors"]
     tests = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": tests, "STABLEMD_CACHE": "off"}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_ctrl_c
+    ) as process:
         seen = []
         while not seen or step not in seen[-1]:
             seen.append(process.stderr.readline())
@@ -457,7 +464,7 @@ def test_a_signal_whose_exception_is_lost_comes_again(tmp_path, number):
     (tmp_path / "model").mkdir()
     program = LOST.format(number=int(number))
     words = [sys.executable, "-c", program, "export", tmp_path / "model", "-o", tmp_path / "out.safetensors", "-q"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=heeds_ctrl_c)
     assert "Exception ignored" in done.stderr and done.returncode == 128 + number
     line = "Error: interrupted" if number == signal.SIGINT else "Error: terminated"
     assert done.stderr.splitlines()[-1] == line
