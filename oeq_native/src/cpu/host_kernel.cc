@@ -50,7 +50,7 @@ struct HostKernel::Memory {
   int64_t receiver_start = 0, sender_start = 0, receiver_order = 0, sender_order = 0;
   int64_t receiver_cut = 0, sender_cut = 0;
   int64_t tile_items = 0, tile_cut = 0, tile_start = 0, tile_row = 0, sender_rows = 0, sender_rows_start = 0;
-  int64_t seen = 0, owner = 0;
+  int64_t seen = 0, terms = 0, owner = 0;
   int64_t x = 0, xd = 0, z = 0, w = 0, wd = 0, partial = 0;
 
   int64_t take(int64_t size) {
@@ -122,6 +122,7 @@ HostKernel::Memory HostKernel::plan_memory(const OeqCall &call) const {
     m.sender_rows = m.take(most_tile_rows(call) * 4);
     m.sender_rows_start = m.take((call.nodes + 1) * 8);
     m.seen = m.take(call.nodes * 4);
+    m.terms = m.take(call.nodes * 4);
     m.owner = m.take(most_tile_rows(call) * 4);
   }
   m.w = m.take(layout_.weight_row * size);
@@ -186,8 +187,8 @@ bool HostKernel::make_tiles(const OeqCall &call, const Memory &m, char *base, Ta
   tiles.start = reinterpret_cast<long long *>(base + m.tile_start);
   tiles.sender_start = reinterpret_cast<long long *>(base + m.sender_rows_start);
   if (!plan_tiles(call.senders, task.receiver_order, problem_.wide_indices, call.nodes, cut, m.tile_items,
-                  most_tile_rows(call), reinterpret_cast<int *>(base + m.seen), reinterpret_cast<int *>(base + m.owner),
-                  tiles))
+                  most_tile_rows(call), reinterpret_cast<int *>(base + m.seen), reinterpret_cast<int *>(base + m.terms),
+                  reinterpret_cast<int *>(base + m.owner), tiles))
     return false;
   task.tile_cut = cut, task.tile_start = tiles.start, task.tile_row = tiles.row;
   task.sender_rows = tiles.sender_rows, task.sender_rows_start = tiles.sender_start;

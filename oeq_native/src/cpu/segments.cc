@@ -67,20 +67,24 @@ Segments group(const Index *node, int64_t edges, int64_t nodes, const Index *giv
   return {order, start};
 }
 
+constexpr int kTermsOfRow = 128;
+
 template <class Index>
 bool assign_rows(const Index *sender, const Index *order, int64_t nodes, const long long *cut, int64_t items,
-                 int64_t most_rows, int *seen, int *owner, Tiles &tiles) {
+                 int64_t most_rows, int *seen, int *terms, int *owner, Tiles &tiles) {
   std::fill_n(seen, nodes, -1);
   int64_t rows = 0;
   for (int64_t item = 0; item < items; ++item) {
     tiles.start[item] = rows;
     for (int64_t k = cut[item]; k < cut[item + 1]; ++k) {
       const Index n = sender[order ? order[k] : k];
-      if (seen[n] < tiles.start[item]) {
+      if (seen[n] < tiles.start[item] || terms[n] == kTermsOfRow) {
         if (rows == most_rows) return false;
         owner[rows] = static_cast<int>(n);
         seen[n] = static_cast<int>(rows++);
+        terms[n] = 0;
       }
+      ++terms[n];
       tiles.row[k] = seen[n];
     }
   }
@@ -91,11 +95,11 @@ bool assign_rows(const Index *sender, const Index *order, int64_t nodes, const l
 }  // namespace
 
 bool plan_tiles(const void *sender, const void *order, bool wide, int64_t nodes, const long long *cut, int64_t items,
-                int64_t most_rows, int *seen, int *owner, Tiles &tiles) {
+                int64_t most_rows, int *seen, int *terms, int *owner, Tiles &tiles) {
   const bool fits = wide ? assign_rows(static_cast<const int64_t *>(sender), static_cast<const int64_t *>(order), nodes,
-                                       cut, items, most_rows, seen, owner, tiles)
+                                       cut, items, most_rows, seen, terms, owner, tiles)
                          : assign_rows(static_cast<const int32_t *>(sender), static_cast<const int32_t *>(order), nodes,
-                                       cut, items, most_rows, seen, owner, tiles);
+                                       cut, items, most_rows, seen, terms, owner, tiles);
   if (!fits) return false;
   count(owner, tiles.rows, nodes, tiles.sender_start);
   sort_by_node(owner, tiles.rows, nodes, tiles.sender_start, tiles.sender_rows);

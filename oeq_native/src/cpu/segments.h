@@ -23,7 +23,8 @@ Segments group_edges(const void *node, bool wide, int64_t edges, int64_t nodes, 
 /// Cuts nodes into `items` runs of about equal work (edges + nodes): cut[items + 1].
 void cut_evenly(const long long *start, int64_t nodes, int64_t items, long long *cut);
 
-/// Rows of partial gradients: one for each sender that occurs in an item, an item's rows together.
+/// Rows of partial gradients: one for each sender that occurs in an item, more for one that occurs so often that a sum
+/// of as many terms would round too much; an item's rows together.
 struct Tiles {
   int64_t rows = 0;
   int *row = nullptr;                 // [edges]: the row of the edge at each position
@@ -33,9 +34,9 @@ struct Tiles {
 };
 
 /// Assigns rows to the edges at positions cut[i] .. cut[i + 1] of `order` (see Segments) for each item i. The memory is
-/// the caller's: `tiles` with its arrays, sender_rows [most_rows]; `seen` [nodes] and `owner` [most_rows] are scratch.
-/// False, with nothing to be used, if more than `most_rows` were needed.
+/// the caller's: `tiles` with its arrays, sender_rows [most_rows]; `seen` [nodes], `terms` [nodes] and `owner`
+/// [most_rows] are scratch. False, with nothing to be used, if more than `most_rows` were needed.
 bool plan_tiles(const void *sender, const void *order, bool wide, int64_t nodes, const long long *cut, int64_t items,
-                int64_t most_rows, int *seen, int *owner, Tiles &tiles);
+                int64_t most_rows, int *seen, int *terms, int *owner, Tiles &tiles);
 
 }  // namespace oeq::cpu
