@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<const char *, Breakdown::PHASES> names{"Graph", "Program", "Forces", "Comm", "Library", "Compile"};
 
 template <std::size_t n>
-std::array<double, n> reduced(MPI_Comm world, const std::array<double, n> &mine, MPI_Op operation) {
+std::array<double, n> reduced(MPI_Comm world, std::array<double, n> mine, MPI_Op operation) {
   std::array<double, n> result{};
   MPI_Allreduce(mine.data(), result.data(), static_cast<int>(n), MPI_DOUBLE, operation, world);
   return result;

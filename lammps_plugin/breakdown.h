@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #pragma once
 
-#include <mpi.h>
-
 #include <array>
 #include <chrono>
 #include <string>
 
+#include "mpi_flavour.h"
 #include "stablemd.h"
 
 namespace stablemd {

@@ -23,10 +23,11 @@ void add(EdgeForces::Virial &sum, const EdgeForces::Virial &term, double factor)
 }  // namespace
 
 void EdgeForces::compute(const Graph &graph, const smd_graph &layout, smd_dtype dtype, const void *gradient,
-                         bool with_virial, bool with_row_virials) {
+                         const Wanted &wanted) {
   const auto dispatch = [&](const auto *typed) {
     sum_forces(graph, layout, typed);
-    if (with_virial || with_row_virials) sum_virials(graph, layout, typed, with_row_virials);
+    if (wanted.virial || wanted.row_virials) sum_virials(graph, layout, typed, wanted.row_virials);
+    if (wanted.centroid_virials) sum_centroid_virials(graph, layout, typed);
   };
   if (dtype == SMD_FLOAT64)
     dispatch(static_cast<const double *>(gradient));
@@ -74,6 +75,20 @@ void EdgeForces::sum_virials(const Graph &graph, const smd_graph &layout, const 
       }
       add(virial_, sum, 1.0);
       if (with_rows) add(row_virials_[centre], sum, 0.5);
+    }
+  }
+}
+
+template <class Real>
+void EdgeForces::sum_centroid_virials(const Graph &graph, const smd_graph &layout, const Real *gradient) {
+  centroid_virials_.assign(graph.row_count(), CentroidVirial{});
+  for (int hop = 0; hop < graph.layers(); ++hop) {
+    const Real *g = gradient + 3 * layout.edge_offset[hop];
+    for (int64_t edge = graph.edge_begin(hop); edge < graph.edge_begin(hop + 1); ++edge, g += 3) {
+      const double *v = graph.vector(edge);
+      CentroidVirial &sum = centroid_virials_[graph.neighbour_row(edge)];
+      constexpr int order[9][2] = {{0, 0}, {1, 1}, {2, 2}, {0, 1}, {0, 2}, {1, 2}, {1, 0}, {2, 0}, {2, 1}};
+      for (int k = 0; k < 9; ++k) sum[k] -= v[order[k][0]] * g[order[k][1]];
     }
   }
 }

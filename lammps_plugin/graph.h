@@ -10,7 +10,7 @@ namespace stablemd {
 
 /// Full neighbour lists, as the engine stores them: by atom, owned atoms first, then ghosts.
 struct NeighbourLists {
-  int owned_count;               ///< atoms whose energies count
+  int owned_count;               ///< atoms whose energies count; each has a list
   const int *owned;              ///< [owned_count] their indices
   const int *counts;             ///< [atom] length of the list of each atom that has one
   const int *const *neighbours;  ///< [atom][count] indices of neighbours, within the cutoff and more

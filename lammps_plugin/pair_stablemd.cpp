@@ -12,11 +12,14 @@
 #include "comm.h"
 #include "cores.h"
 #include "error.h"
+#include "exclusion.h"
 #include "fmt/format.h"
 #include "force.h"
 #include "memory.h"
 #include "neigh_list.h"
 #include "neighbor.h"
+#include "restrictions.h"
+#include "universe.h"
 #include "update.h"
 #include "utils.h"
 
@@ -28,6 +31,7 @@ namespace {
 
 constexpr int FORCE_WIDTH = 3;
 constexpr int VIRIAL_WIDTH = 6;
+constexpr int CENTROID_WIDTH = 9;
 
 template <class Struct>
 Struct sized() {
@@ -62,7 +66,7 @@ PairStableMD::PairStableMD(LAMMPS *lmp) : Pair(lmp) {
   no_virial_fdotr_compute = 1;  // the virial is summed over edges
   unit_convert_flag = utils::get_supported_conversions(utils::ENERGY);
   comm_forward = 2;
-  comm_reverse = comm_reverse_off = FORCE_WIDTH + VIRIAL_WIDTH;
+  comm_reverse = comm_reverse_off = FORCE_WIDTH + VIRIAL_WIDTH + CENTROID_WIDTH;
 }
 
 PairStableMD::~PairStableMD() {
@@ -91,9 +95,10 @@ PairStableMD::Settings PairStableMD::parse_settings(int narg, char **arg) const 
   result.decomposition = comm->nprocs == 1 ? Decomposition::Fold : Decomposition::Ghost;
   for (int n = 0; n < narg; n += 2) {
     const std::string keyword = arg[n];
-    if (keyword != "device" && keyword != "plugin" && keyword != "threads" && keyword != "decomposition")
+    if (keyword != "device" && keyword != "plugin" && keyword != "threads" && keyword != "decomposition" &&
+        keyword != "atomic_energies")
       error->all(FLERR, "pair_style stablemd: unknown keyword '" + keyword +
-                            "'; it takes device, plugin, threads and decomposition");
+                            "'; it takes device, plugin, threads, decomposition and atomic_energies");
     if (n + 1 == narg) error->all(FLERR, "pair_style stablemd: a value is missing after '" + keyword + "'");
     const std::string value = arg[n + 1];
     if (keyword == "device") {
@@ -105,6 +110,8 @@ PairStableMD::Settings PairStableMD::parse_settings(int narg, char **arg) const 
     } else if (keyword == "threads") {
       result.threads = utils::inumeric(FLERR, value, false, lmp);
       if (result.threads < 1) error->all(FLERR, "pair_style stablemd: threads must be at least 1, not " + value);
+    } else if (keyword == "atomic_energies") {
+      result.atomic_energies = utils::logical(FLERR, value, false, lmp) != 0;
     } else {
       result.decomposition = parse_decomposition(value);
     }
@@ -126,7 +133,7 @@ void PairStableMD::create_runtime() {
   auto options = sized<smd_runtime_options>();
   options.device = settings_.device.c_str();
   options.plugin = settings_.plugin.empty() ? nullptr : settings_.plugin.c_str();
-  options.threads = settings_.threads > 0 ? settings_.threads : stablemd::cores_per_rank(world);
+  options.threads = settings_.threads > 0 ? settings_.threads : stablemd::cores_per_rank(world, universe->nprocs);
   options.log = log_line;
   options.log_user = lmp;
   smd_runtime *created = nullptr;
@@ -148,19 +155,28 @@ void PairStableMD::coeff(int narg, char **arg) {
   int first_symbol = 3;
   while (first_symbol < narg && std::strpbrk(arg[first_symbol], "./") != nullptr) ++first_symbol;
   std::vector<std::string> files;
-  for (int n = 2; n < first_symbol; ++n) {
-    const std::string found = utils::get_potential_file_path(arg[n]);
-    if (found.empty() && std::strpbrk(arg[n], "./") == nullptr)
-      error->all(FLERR, std::string("pair_style stablemd: there is no file ") + arg[n] +
-                            "; use pair_coeff * * FILE and one chemical symbol per atom type");
-    files.push_back(found.empty() ? arg[n] : found);
-  }
+  for (int n = 2; n < first_symbol; ++n) files.push_back(find_file(arg[n]));
   load_models(files);
   map_elements(narg - first_symbol, arg + first_symbol);
   configure_outputs();
   graph_.configure(info().layers, info().cutoff);
+  centroidstressflag = info().layers == 1 ? CENTROID_AVAIL : CENTROID_NOTAVAIL;
   lists_built_ = -1;
   report_models(files);
+}
+
+// One rank looks for the file and all take its answer: hosts may differ in what they hold.
+std::string PairStableMD::find_file(const char *word) const {
+  std::string found = comm->me == 0 ? utils::get_potential_file_path(word) : "";
+  int length = static_cast<int>(found.size());
+  MPI_Bcast(&length, 1, MPI_INT, 0, world);
+  if (length == 0 && std::strpbrk(word, "./") == nullptr)
+    error->all(FLERR, std::string("pair_style stablemd: there is no file ") + word +
+                          "; use pair_coeff * * FILE and one chemical symbol per atom type");
+  if (length == 0) return word;
+  found.resize(length);
+  MPI_Bcast(&found[0], length, MPI_CHAR, 0, world);
+  return found;
 }
 
 // What follows may fail, and where LAMMPS is a library the caller may go on: then no types are mapped.
@@ -195,8 +211,20 @@ PairStableMD::Member PairStableMD::load_model(const std::string &file) const {
   check_everywhere(status);
   member.info = sized<smd_model_info>();
   check_everywhere(smd_model_get_info(member.model.get(), &member.info));
+  check_same_everywhere(file, member.info);
   member.energy_scale = energy_scale(member.info);
   return member;
+}
+
+// The manifest holds the file's checksum. From here on all ranks decide alike what they find in it.
+void PairStableMD::check_same_everywhere(const std::string &file, const smd_model_info &info) const {
+  const std::uint64_t hash = std::hash<std::string>()(info.manifest);
+  const int low = static_cast<int>(hash & 0x7fffffff), high = static_cast<int>(hash >> 32 & 0x7fffffff);
+  int mine[] = {low, -low, high, -high}, least[4];
+  MPI_Allreduce(mine, least, 4, MPI_INT, MPI_MIN, world);
+  if (least[0] != -least[1] || least[2] != -least[3])
+    error->all(FLERR, "pair_style stablemd: ranks find different files as " + file +
+                          ": copy the same one to all hosts, or put it where all see it");
 }
 
 // One graph serves all models, and each output is averaged.
@@ -293,20 +321,21 @@ void PairStableMD::report_models(const std::vector<std::string> &files) const {
 void PairStableMD::init_style() {
   if (members_.empty() || !mapped_)
     error->all(FLERR, "pair_style stablemd: no model loaded; use pair_coeff * * FILE El1 El2 ...");
-  check_special_bonds();
+  stablemd::refuse_wrong_results(lmp, info());
+  warn_of_doubtful_results();
   if (several_hops()) require_ghosts();
   request_list();
   lists_built_ = -1;
 }
 
-// LAMMPS leaves bonded pairs out of neighbour lists where their factors are zero, which is the default.
-void PairStableMD::check_special_bonds() const {
-  if (atom->molecular == Atom::ATOMIC || atom->nbonds == 0) return;
-  for (int n = 1; n <= 3; ++n)
-    if (force->special_lj[n] == 0.0 && force->special_coul[n] == 0.0)
-      error->all(
-          FLERR,
-          "pair_style stablemd: the model must see bonded neighbours too; use special_bonds lj/coul 1.0 1.0 1.0");
+// Each doubt once: what led to it may stand for many runs.
+void PairStableMD::warn_of_doubtful_results() {
+  double largest = 0.0;
+  for (const Member &member : members_)
+    for (int n = 0; n < member.info.element_count; ++n)
+      largest = std::max(largest, std::abs(member.energy_scale * member.info.atomic_energies[n]));
+  for (const std::string &doubt : stablemd::doubts(lmp, settings_.atomic_energies ? largest : 0.0))
+    if (warned_.insert(doubt).second && comm->me == 0) error->warning(FLERR, "pair_style stablemd: " + doubt);
 }
 
 void PairStableMD::request_list() {
@@ -339,7 +368,7 @@ double PairStableMD::init_one(int i, int j) {
 
 void PairStableMD::compute(int eflag, int vflag) {
   ev_init(eflag, vflag);
-  if (neighbor->ago == 0 || neighbor->lastcall != lists_built_) update_identities();
+  if (neighbor->ago == 0 || neighbor->lastcall != lists_built_) update_atoms();
   build_graph();
   start_sums();
   for (std::size_t n = 0; n < members_.size(); ++n) add_member(static_cast<int>(n));
@@ -366,7 +395,8 @@ void PairStableMD::add_member(int number) {
     values_.forces.add(number, i, &member_forces_[FORCE_WIDTH * static_cast<std::size_t>(i)]);
 }
 
-void PairStableMD::update_identities() {
+// Once per rebuild of the lists.
+void PairStableMD::update_atoms() {
   owners_.resize(atom->nlocal + atom->nghost);
   for (int i = 0; i < atom->nlocal; ++i) owners_[i] = {comm->me, i};
   {
@@ -377,6 +407,7 @@ void PairStableMD::update_identities() {
   int count = 0;
   std::vector<int> result = identities(&count);
   graph_.set_identities(std::move(result), count);
+  present_ = stablemd::present_atoms(lmp, *list);
   lists_built_ = neighbor->lastcall;
 }
 
@@ -427,8 +458,9 @@ void PairStableMD::check_positions() const {
 void PairStableMD::build_graph() {
   const Stopwatch watch(breakdown_, Breakdown::GRAPH);
   check_positions();
-  const stablemd::NeighbourLists lists{list->inum, list->ilist, list->numneigh, list->firstneigh, NEIGHMASK};
-  graph_.build(lists, list->inum > 0 ? &atom->x[0][0] : nullptr);
+  const auto count = static_cast<int>(present_.size());
+  const stablemd::NeighbourLists lists{count, present_.data(), list->numneigh, list->firstneigh, NEIGHMASK};
+  graph_.build(lists, count > 0 ? &atom->x[0][0] : nullptr);
 }
 
 void PairStableMD::evaluate(Member &member) {
@@ -449,8 +481,8 @@ void PairStableMD::evaluate(Member &member) {
 
 void PairStableMD::scatter_forces(const Member &member) {
   const Stopwatch watch(breakdown_, Breakdown::FORCES);
-  edge_forces_.compute(graph_, member.layout, member.info.dtype, member.result.edge_gradient, vflag_global != 0,
-                       vflag_atom != 0);
+  edge_forces_.compute(graph_, member.layout, member.info.dtype, member.result.edge_gradient,
+                       {vflag_global != 0, vflag_atom != 0, cvflag_atom != 0});
   add_to_atoms(member);
   if (vflag_global)
     for (int k = 0; k < VIRIAL_WIDTH; ++k) virial[k] += weight() * member.energy_scale * edge_forces_.virial()[k];
@@ -474,7 +506,8 @@ template <class Real>
 void PairStableMD::add_energies_as(const Member &member, int number, const Real *node_energy) {
   for (int64_t row = 0; row < graph_.owned_rows(); ++row) {
     const int i = graph_.atom_of_row(row);
-    const double atomic = member.info.atomic_energies[member.species_of_type[atom->type[i]]];
+    const int species = member.species_of_type[atom->type[i]];
+    const double atomic = settings_.atomic_energies ? member.info.atomic_energies[species] : 0.0;
     const double energy = member.energy_scale * (atomic + static_cast<double>(node_energy[row]));
     if (eflag_global) eng_vdwl += weight() * energy;
     if (eflag_atom) eatom[i] += weight() * energy;
@@ -506,6 +539,9 @@ void PairStableMD::add_to_atoms(const Member &member) {
     if (vflag_atom)
       for (int k = 0; k < VIRIAL_WIDTH; ++k)
         vatom[i][k] += weight() * member.energy_scale * edge_forces_.row_virial(row)[k];
+    if (cvflag_atom)
+      for (int k = 0; k < CENTROID_WIDTH; ++k)
+        cvatom[i][k] += weight() * member.energy_scale * edge_forces_.centroid_virial(row)[k];
   }
 }
 
@@ -518,13 +554,16 @@ void PairStableMD::add_force(int i, const double *force_of_member) {
 
 // The pair's own communication, so that it does not matter whether LAMMPS returns the forces on ghosts (newton).
 void PairStableMD::return_forces(const Member &member) {
-  remote_width_ = vflag_atom ? FORCE_WIDTH + VIRIAL_WIDTH : FORCE_WIDTH;
+  remote_width_ = FORCE_WIDTH + (vflag_atom ? VIRIAL_WIDTH : 0) + (cvflag_atom ? CENTROID_WIDTH : 0);
   remote_.assign(static_cast<std::size_t>(remote_width_) * (atom->nlocal + atom->nghost), 0.0);
   for (int64_t row = graph_.owned_rows(); row < graph_.row_count(); ++row) {
     double *values = &remote_[static_cast<std::size_t>(remote_width_) * graph_.atom_of_row(row)];
-    for (int k = 0; k < FORCE_WIDTH; ++k) values[k] = member.energy_scale * edge_forces_.force(row)[k];
-    for (int k = FORCE_WIDTH; k < remote_width_; ++k)
-      values[k] = member.energy_scale * edge_forces_.row_virial(row)[k - FORCE_WIDTH];
+    const auto append = [&](const double *source, int width) {
+      for (int k = 0; k < width; ++k) *values++ = member.energy_scale * source[k];
+    };
+    append(edge_forces_.force(row), FORCE_WIDTH);
+    if (vflag_atom) append(edge_forces_.row_virial(row), VIRIAL_WIDTH);
+    if (cvflag_atom) append(edge_forces_.centroid_virial(row), CENTROID_WIDTH);
   }
   const Stopwatch watch(breakdown_, Breakdown::COMM);
   comm->reverse_comm(this);  // sends what pack_reverse_comm() counts
@@ -533,7 +572,11 @@ void PairStableMD::return_forces(const Member &member) {
 
 void PairStableMD::add_remote(int i, const double *values) {
   add_force(i, values);
-  for (int k = FORCE_WIDTH; k < remote_width_; ++k) vatom[i][k - FORCE_WIDTH] += weight() * values[k];
+  values += FORCE_WIDTH;
+  if (vflag_atom)
+    for (int k = 0; k < VIRIAL_WIDTH; ++k) vatom[i][k] += weight() * *values++;
+  if (cvflag_atom)
+    for (int k = 0; k < CENTROID_WIDTH; ++k) cvatom[i][k] += weight() * *values++;
 }
 
 // The spread of forces is that of Zhang et al., Comput. Phys. Commun. 253, 107206 (2020), for which structures are
@@ -547,8 +590,8 @@ void PairStableMD::finish_ensemble() {
     largest = std::max(largest, spread[i]);
     sum += spread[i];
   }
-  std::vector<double> mine = member_energies_, totals(members_.size() + 1);
-  mine.push_back(sum);
+  std::vector<double> mine = member_energies_, totals(members_.size() + 2);
+  mine.insert(mine.end(), {sum, static_cast<double>(present_.size())});
   double largest_of_all = 0.0;
   MPI_Allreduce(&largest, &largest_of_all, 1, MPI_DOUBLE, MPI_MAX, world);
   MPI_Allreduce(mine.data(), totals.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, world);
@@ -556,8 +599,7 @@ void PairStableMD::finish_ensemble() {
   energy.start(1);
   for (std::size_t n = 0; n < members_.size(); ++n) energy.add(static_cast<int>(n), 0, &totals[n]);
   energy.finish(static_cast<int>(members_.size()));
-  ensemble_summary_ = {largest_of_all, totals.back() / static_cast<double>(std::max<bigint>(atom->natoms, 1)),
-                       energy.spread()[0]};
+  ensemble_summary_ = {largest_of_all, totals[members_.size()] / std::max(totals.back(), 1.0), energy.spread()[0]};
   if (comm->me != 0) ensemble_summary_.fill(0.0);
 }
 

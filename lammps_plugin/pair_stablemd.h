@@ -16,7 +16,7 @@
 
 namespace LAMMPS_NS {
 
-/// pair_style stablemd [device cpu|cuda] [plugin PATH] [threads N] [decomposition fold|ghost]
+/// pair_style stablemd [device cpu|cuda] [plugin PATH] [threads N] [decomposition fold|ghost] [atomic_energies yes|no]
 /// pair_coeff * * FILE [FILE2 ...] El1 El2 ...
 ///
 /// Evaluates an exported model, or the mean of several, on the graph of the atoms around this rank; see
@@ -50,6 +50,7 @@ class PairStableMD : public Pair {
     std::string plugin;
     int threads = 0;
     Decomposition decomposition = Decomposition::Fold;
+    bool atomic_energies = true;  // whether energies include those of single atoms
   };
 
   /// Rank that owns an atom and the atom's index there: the same for all images of one atom.
@@ -83,8 +84,10 @@ class PairStableMD : public Pair {
   // coeff
   void allocate();
   void forget_elements();
+  std::string find_file(const char *word) const;
   void load_models(const std::vector<std::string> &files);
   Member load_model(const std::string &file) const;
+  void check_same_everywhere(const std::string &file, const smd_model_info &info) const;
   void check_ensemble(const std::vector<std::string> &files) const;
   double energy_scale(const smd_model_info &info) const;
   void map_elements(int narg, char **arg);
@@ -94,12 +97,12 @@ class PairStableMD : public Pair {
   void report_models(const std::vector<std::string> &files) const;
 
   // init_style
-  void check_special_bonds() const;
+  void warn_of_doubtful_results();
   void request_list();
   void require_ghosts();
 
   // compute
-  void update_identities();
+  void update_atoms();
   std::vector<int> identities(int *count) const;
   void check_positions() const;
   void build_graph();
@@ -139,7 +142,8 @@ class PairStableMD : public Pair {
   double announced_cutoff_ = 0.0;
 
   std::vector<Owner> owners_;  // [atom]
-  bigint lists_built_ = -1;    // step of the lists that identities belong to
+  std::vector<int> present_;   // owned atoms that are not excluded from everything
+  bigint lists_built_ = -1;    // step of the lists that these belong to
   stablemd::Graph graph_;
   stablemd::EdgeForces edge_forces_;
   std::vector<double> remote_;  // [atom][remote_width_], forces and virials on their way to owners
@@ -147,6 +151,7 @@ class PairStableMD : public Pair {
 
   stablemd::AtomValues values_;
   std::set<std::string> missing_;             // names that were asked for in vain
+  std::set<std::string> warned_;              // doubts that were told
   std::vector<double> member_forces_;         // [atom][3] of the model at work, in an ensemble
   std::vector<double> member_energies_;       // [model] sums over this rank's atoms, in an ensemble
   std::array<double, 3> ensemble_summary_{};  // largest and mean spread of forces, spread of the energy

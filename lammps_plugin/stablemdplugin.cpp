@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Entry point of the plugin: offers pair_style stablemd to the LAMMPS that loads it, if it is the one it was built for.
 
-#include <mpi.h>
-
 #include <string>
 
 #include "fmt/format.h"
 #include "lammps.h"
 #include "lmptype.h"
+#include "mpi_flavour.h"
 #include "pair_stablemd.h"
 #include "utils.h"
 
@@ -28,8 +27,9 @@ struct PluginStyle {
 };
 using RegisterStyle = void (*)(PluginStyle *, void *);
 
-// In LAMMPS' C library; weak, since a statically linked lmp may lack it.
+// In LAMMPS' C library; weak, since a statically linked lmp may lack them.
 __attribute__((weak)) int lammps_extract_setting(void *, const char *);
+__attribute__((weak)) int lammps_config_has_mpi_support();
 }
 
 namespace {
@@ -40,7 +40,11 @@ bool has_other_sizes(LAMMPS *lmp) {
   return lammps_extract_setting && lammps_extract_setting(lmp, "tagint") != sizeof(LAMMPS_NS::tagint);
 }
 
+#if STABLEMD_SERIAL
+bool has_other_mpi() { return lammps_config_has_mpi_support && lammps_config_has_mpi_support() != 0; }
+#else
 bool has_other_mpi() {
+  if (lammps_config_has_mpi_support && lammps_config_has_mpi_support() == 0) return true;
 #ifdef OPEN_MPI
   constexpr bool built_for_open_mpi = true;
 #else
@@ -51,6 +55,7 @@ bool has_other_mpi() {
   MPI_Get_library_version(text, &length);
   return (std::string(text).find("Open MPI") != std::string::npos) != built_for_open_mpi;
 }
+#endif
 
 // Why this plugin must not be used with this LAMMPS; "" if it may. The MPI comes first: with another one even the
 // members of LAMMPS lie elsewhere.
