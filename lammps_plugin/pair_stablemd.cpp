@@ -397,6 +397,7 @@ void PairStableMD::add_member(int number) {
 
 // Once per rebuild of the lists.
 void PairStableMD::update_atoms() {
+  stablemd::refuse_lists_without_bonds(lmp);
   owners_.resize(atom->nlocal + atom->nghost);
   for (int i = 0; i < atom->nlocal; ++i) owners_[i] = {comm->me, i};
   {

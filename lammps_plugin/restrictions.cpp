@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "force.h"
 #include "modify.h"
+#include "neighbor.h"
 #include "utils.h"
 
 using LAMMPS_NS::Compute;
@@ -22,16 +23,20 @@ namespace {
 
 [[noreturn]] void refuse(LAMMPS *lmp, const std::string &why) { lmp->error->all(FLERR, "pair_style stablemd: " + why); }
 
+[[noreturn]] void refuse_bonds(LAMMPS *lmp) {
+  refuse(lmp,
+         fmt::format("the model must see bonded neighbours too, and atom_style {} can hold bonds; use special_bonds "
+                     "lj/coul 1.0 1.0 1.0",
+                     lmp->atom->atom_style));
+}
+
 // LAMMPS leaves bonded pairs out of neighbour lists where their factors are zero, which is the default. There may be no
 // bonds yet: fixes make some, and bring molecules that have them.
 void check_special_bonds(LAMMPS *lmp) {
   if (lmp->atom->molecular == LAMMPS_NS::Atom::ATOMIC) return;
   const LAMMPS_NS::Force &force = *lmp->force;
   for (int n = 1; n <= 3; ++n)
-    if (force.special_lj[n] == 0.0 && force.special_coul[n] == 0.0)
-      refuse(lmp, fmt::format("the model must see bonded neighbours too, and atom_style {} can hold bonds; use "
-                              "special_bonds lj/coul 1.0 1.0 1.0",
-                              lmp->atom->atom_style));
+    if (force.special_lj[n] == 0.0 && force.special_coul[n] == 0.0) refuse_bonds(lmp);
 }
 
 // The computes say only by their order which stress a heat flux may use: one that was there before it.
@@ -76,6 +81,12 @@ void refuse_wrong_results(LAMMPS *lmp, const smd_model_info &model) {
   check_special_bonds(lmp);
   check_heat_flux(lmp, model);
   check_tallies(lmp);
+}
+
+void refuse_lists_without_bonds(LAMMPS *lmp) {
+  if (lmp->atom->molecular == LAMMPS_NS::Atom::ATOMIC) return;
+  const int *kept = lmp->neighbor->special_flag;
+  if (kept[1] == 0 || kept[2] == 0 || kept[3] == 0) refuse_bonds(lmp);
 }
 
 std::vector<std::string> doubts(LAMMPS *lmp, double atomic_energy) {

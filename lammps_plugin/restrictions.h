@@ -14,6 +14,10 @@ namespace stablemd {
 /// which precedes every run. All ranks decide alike.
 void refuse_wrong_results(LAMMPS_NS::LAMMPS *lmp, const smd_model_info &model);
 
+/// The same where lists have just been built, for what these leave out: a program that drives LAMMPS may change
+/// special_bonds between runs that prepare nothing.
+void refuse_lists_without_bonds(LAMMPS_NS::LAMMPS *lmp);
+
 /// A line on each thing in this run that gives what few users want, though it may be meant: neighbours that some atoms
 /// do not see, and energies too large for fixes that insert and delete atoms. `atomic_energy` is the largest in LAMMPS'
 /// unit.

@@ -10,7 +10,7 @@ import ase.io
 import numpy as np
 import pytest
 from jax_reference import evaluate_in_jax
-from lammps_runner import Setup, evaluate, preparation, run_lammps
+from lammps_runner import Setup, evaluate, preparation, read_dump, read_thermo, run_lammps
 from stablemd import StableMDCalculator, mace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -153,3 +153,75 @@ def test_stress(mace_bundle, tmp_path, options):
         np.testing.assert_allclose(ours.stresses, exact.stresses, atol=1e-9, rtol=0, err_msg=kind)
         if kind == "test":
             np.testing.assert_allclose(ours.stress, torch, atol=1e-6, rtol=0)
+
+
+METHANE = [
+    "units metal", "atom_style bond", "atom_modify map array", "region box block 0 12 0 12 0 12",
+    "create_box 2 box bond/types 1 extra/bond/per/atom 4 extra/special/per/atom 8",
+    "create_atoms 1 single 6 6 6", "create_atoms 2 single 6.63 6.63 6.63", "create_atoms 2 single 5.37 5.37 6.63",
+    "create_atoms 2 single 5.37 6.63 5.37", "create_atoms 2 single 6.63 5.37 5.37", "mass 1 12.011", "mass 2 1.008",
+    "bond_style zero", "bond_coeff 1 1.1", "fix slow all nve/limit 1e-12", "thermo 1",
+    "thermo_style custom step atoms bonds pe fnorm", "thermo_modify format float %.10f",
+]  # fmt: skip
+HYDROGEN = """hydrogen
+
+2 atoms
+1 bonds
+
+Coords
+
+1 -0.37 0.0 0.0
+2  0.37 0.0 0.0
+
+Types
+
+1 2
+2 2
+
+Bonds
+
+1 1 1 2
+"""
+LATE_BONDS = {
+    "bond/create": ["fix bonds all bond/create 1 1 2 1.3 1 iparam 4 1 jparam 1 2", "run 6"],
+    "deposit": [
+        "molecule two two.mol", "region floor block 0 12 0 12 0 2", "group new type 2",
+        "fix more new deposit 2 0 2 4711 region floor near 2.0 mol two", "run 6",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("bond/create", 1), ("deposit", 2)])
+def test_bonds_that_appear_during_a_run(mace_bundle, tmp_path, kind, ranks):
+    """They would take neighbours from the model, without a word: refused at the start, right where they may not."""
+    (tmp_path / "two.mol").write_text(HYDROGEN)
+    bundle = mace_bundle("bpa")
+    lines = [*METHANE, "pair_style stablemd", f"pair_coeff * * {bundle} C H"]
+    refused = run_lammps(tmp_path, [*lines, *LATE_BONDS[kind]], ranks)
+    assert refused.code != 0
+    assert len(refused.errors) == 1 and "special_bonds lj/coul 1.0 1.0 1.0" in refused.errors[0], refused.output
+
+    lines += ["special_bonds lj/coul 1.0 1.0 1.0", *LATE_BONDS[kind]]
+    lines += ["write_dump all custom dump.0 type x y z modify sort id format float %.17g"]
+    done = run_lammps(tmp_path, lines, ranks)
+    assert done.code == 0, done.output[-3000:]
+    table = read_thermo(done.output)[0]
+    (frame,) = read_dump(tmp_path / "dump.0")
+    atoms = ase.Atoms(["CH"[int(n) - 1] for n in frame[:, 0]], frame[:, 1:], cell=[12.0] * 3, pbc=True)
+    atoms.calc = StableMDCalculator(bundle)
+    assert table[-1, 2] >= 2, "no bonds appeared"
+    assert table[0, 3] == pytest.approx(-3618.372857, abs=2e-6)
+    assert table[-1, 3] == pytest.approx(atoms.get_potential_energy(), abs=1e-7)
+    assert table[-1, 4] == pytest.approx(np.linalg.norm(atoms.get_forces()), abs=1e-6)
+    if kind == "bond/create":
+        np.testing.assert_allclose(table[:, 3], -3618.372857, atol=2e-6)
+
+
+def test_special_bonds_that_change_between_runs(mace_bundle, tmp_path):
+    """A second run may prepare nothing; what matters is how the lists were made, and those of the first run stay."""
+    lines = [*METHANE, "pair_style stablemd", f"pair_coeff * * {mace_bundle('bpa')} C H"]
+    lines += ["special_bonds lj/coul 1.0 1.0 1.0", LATE_BONDS["bond/create"][0], "run 6"]
+    done = run_lammps(tmp_path, [*lines, "special_bonds lj/coul 0.0 0.0 0.0", "run 2 pre no", "run 1"])
+    assert len(done.errors) == 1 and "special_bonds lj/coul 1.0 1.0 1.0" in done.errors[0], done.output
+    first, second = read_thermo(done.output)
+    assert second[-1, 3] == pytest.approx(first[-1, 3], abs=2e-6)
