@@ -79,9 +79,9 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *i
   auto *lmp = static_cast<LAMMPS *>(instance);
   const std::string reason = refusal(lmp);
   if (!reason.empty()) {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0) LAMMPS_NS::utils::logmesg(lmp, "WARNING: pair_style stablemd is not available: " + reason + "\n");
+    // no call of an MPI that may be another one
+    if (!lammps_extract_setting || lammps_extract_setting(lmp, "world_rank") == 0)
+      LAMMPS_NS::utils::logmesg(lmp, "WARNING: pair_style stablemd is not available: " + reason + "\n");
     return;
   }
   PluginStyle plugin{STABLEMD_LAMMPS_RELEASE,

