@@ -13,7 +13,7 @@ import numpy as np
 
 from ._bundle import read_bundle
 from ._connector import Model, Runtime
-from ._errors import ArgumentError
+from ._errors import ArgumentError, argument
 from ._graphs import HopGraph, edge_forces, part_graph
 from ._reference import OriginalValues, Reference, structure_graph
 
@@ -51,7 +51,7 @@ def _check_options(device: Any, plugin: Any, threads: Any, cache: Any) -> None:
     whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if not (whole and 0 <= threads <= _MOST_THREADS):
         raise ArgumentError(
-            f"threads must be a whole number from 1 to {_MOST_THREADS}, or 0 for all cores, got {threads!r}"
+            f"{argument('threads')} must be a whole number from 1 to {_MOST_THREADS}, or 0 for all cores, got {threads!r}"
         )
 
 
