@@ -106,6 +106,11 @@ class Deviation:
     original: tuple[float, float] | None = None  #: from the original: energy per atom, force
 
 
+def run_structure(model: Model, atoms: Any) -> None:
+    """Evaluates a structure of ``ase.Atoms``. Raises :class:`ExecutionError` where the result is not finite."""
+    evaluate(model, structure_graph(atoms, model.elements, model.cutoff, model.layers))
+
+
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
     """Evaluates a reference structure and compares; in ``parts``, as on so many ranks, so that there are ghosts."""
     whole = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers)
