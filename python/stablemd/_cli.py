@@ -275,6 +275,11 @@ def _print_summary(summary: Any) -> None:
             f"largest difference from JAX {summary.energy_deviation:.1e} in energy per atom,"
             f" {summary.force_deviation:.1e} in force"
         )
+    if summary.cutoff_jump:
+        rows["warning"] = (
+            f"an atom's energy jumps by {summary.cutoff_jump:.1e} where a neighbour leaves the cutoff: energy drifts in"
+            " dynamics"
+        )
     _print_rows(rows)
 
 

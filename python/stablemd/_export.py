@@ -70,6 +70,8 @@ class ExportSummary:
     outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
     original: dict[str, Any] | None = None  #: framework that the model was compared with, and the differences
     unverified: str = ""  #: why not
+    #: largest change of an atom's energy where a neighbour leaves the cutoff, 0 for none; None if it was not looked for
+    cutoff_jump: float | None = None
 
 
 def export_potential(potential: Potential, path: str | os.PathLike[str], **options: Any) -> ExportSummary:
@@ -236,11 +238,11 @@ def export_model(
     content = _encode(manifest, tensors, path)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
-        deviation = None
+        deviation = jump = None
         if not unverified:
             report("verify natively against JAX: compile and evaluate")
             check = _NativeCheck(temporary, path, energy_fn, real, model["layers"])
-            deviation, unverified = check.run(programs, called, atoms, values)
+            deviation, jump, unverified = check.run(programs, called, atoms, values)
             unverified = unverified or incomparable
         report(f"write {path}")
     return ExportSummary(
@@ -258,6 +260,7 @@ def export_model(
         outputs=tuple(outputs),
         original=(against or {}).get("verified against"),
         unverified=unverified,
+        cutoff_jump=jump,
     )
 
 
@@ -546,41 +549,48 @@ class _NativeCheck:
 
     def run(
         self, programs: Mapping[str, Program], called: Sequence[str], atoms: Any, reference: Reference | None
-    ) -> tuple[Any, str]:
-        """Deviations from JAX, or None and why there are none: what could not be run here, with the user's knowledge.
+    ) -> tuple[Any, float | None, str]:
+        """Deviations from JAX and the jump at the cutoff, or None and why not: what cannot be run here, as the user
+        knows.
 
         Without a ``reference`` the bundle is run, but not compared. Raises :class:`ExportError` where the bundle cannot
         be loaded or run, or differs too much.
         """
         if "cpu" not in programs:
-            return None, "it holds no program for the CPU"
+            return None, None, "it holds no program for the CPU"
         try:
-            from ._native import compare_with_reference, load, run_structure
+            from ._native import compare_with_reference, jump_at_the_cutoff, load, run_structure
         except ImportError as error:
-            return None, f"the native module is missing ({error})"
+            return None, None, f"the native module is missing ({error})"
         try:
             model = load(self.file)
             if reference is None:
                 run_structure(model, atoms)
-                return None, ""
+                return None, None, ""
             deviation = compare_with_reference(model, reference, parts=2)
             if self._complaint(deviation):
                 whole = compare_with_reference(model, reference)
         except PluginError as error:
             if error.text.startswith("no PJRT plugin for device"):
-                return None, str(error)
+                return None, None, str(error)
             raise self._failure("the exported program cannot be verified", error) from None
         except ProviderError as error:
             # Whoever announces a target says that a provider will be there where the bundle is used.
             if any(f"needs the FFI target `{target}`" in error.text for target in called):
-                return None, f"no provider is here for a custom call that was announced: {self._named(error)}"
+                why = "no provider is here for a custom call that was announced"
+                return None, None, f"{why}: {self._named(error)}"
             raise self._failure("the exported program cannot be verified", error) from None
         except (CompileError, ExecutionError) as error:
             raise self._failure("the exported program fails where JAX does not", error) from None
         complaint = self._complaint(deviation)
         if complaint:
             raise about(self.energy_fn, f"{complaint}; {self._reason(self._complaint(whole))}")
-        return deviation, ""
+        bar = _BARS[self.real.name][0] * max(1.0, deviation.largest_energy)
+        try:
+            jump = jump_at_the_cutoff(model, atoms, bar, parts=2)
+        except ExecutionError:  # an atom that is made to lack a neighbour may be more than the function can do
+            jump = None
+        return deviation, jump, ""
 
     def _named(self, error: StableMDError) -> str:
         return error.text.replace(str(self.file), str(self.target))
@@ -613,9 +623,9 @@ class _NativeCheck:
             )
         if self.layers == 1:
             return (
-                "in one piece it agrees, so an atom's energy depends on its row or on atoms that are not its neighbours:"
-                " where sums over neighbours build on each other, pass layers= their number, and have layer l use the"
-                " first graph.edges[l] edges and compute graph.rows[l] rows"
+                "in one piece it agrees, so an atom's energy depends on its row, or on atoms that are not its"
+                " neighbours: where sums over neighbours build on each other, pass layers= their number, and have layer"
+                " l use the first graph.edges[l] edges and compute graph.rows[l] rows"
             )
         return (
             "in one piece it agrees, so the layers mix up their rows: layer l uses the first graph.edges[l] edges and"

@@ -103,7 +103,8 @@ def _with_kernels(
         raise ArgumentError(f"{argument('gpu', gpu)} is not known; known are {', '.join(DEVICES)}")
     if gpu is not None and find_spec("openequivariance") is None:
         raise ArgumentError(
-            f"{argument('gpu', gpu)} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install openequivariance"
+            f"{argument('gpu', gpu)} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install"
+            " openequivariance"
         )
     functions = on_cuda | {
         "cpu": energy_function(description, partial(oeq_convolution, gpu=None), contraction=oeq_contraction)
