@@ -390,8 +390,8 @@ def _unannounced(targets: Sequence[str], tracer: Tracer, sizes: Sizes, platform:
     what = (
         f"{where} calls {', '.join(targets)}, which JAX brings along for {platform} and no bundle can call: write it"
         " with sums, products and elementary functions (eigenvalues, inverses and determinants of 2x2 and 3x3 matrices"
-        f" have closed forms), leave {platform} out of {argument('platforms')}, or pass {argument('targets', list(targets))}"
-        " and put a provider on STABLEMD_FFI_PATH where it runs"
+        f" have closed forms), leave {platform} out of {argument('platforms')}, or pass"
+        f" {argument('targets', list(targets))} and put a provider on STABLEMD_FFI_PATH where it runs"
     )
     return ExportError(what) if place else tracer.refusal(what)
 
