@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,14 +235,16 @@ def export(
         if has_original(model) and not no_original:
             progress("load the model in mace-torch, to compare")
             options["original"] = open_original(model, potential.source.get("head"), values)
-        summary = export_potential(
-            potential,
-            output,
-            dtype=dtype,
-            platforms=[p for p in re.split(r"[\s,]+", platforms) if p],
-            progress=progress,
-            **options,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "an atom's energy jumps|.*: an atom's energy jumps")  # in the summary
+            summary = export_potential(
+                potential,
+                output,
+                dtype=dtype,
+                platforms=[p for p in re.split(r"[\s,]+", platforms) if p],
+                progress=progress,
+                **options,
+            )
     finally:
         progress.close()
     _print_summary(summary)
@@ -276,10 +279,9 @@ def _print_summary(summary: Any) -> None:
             f" {summary.force_deviation:.1e} in force"
         )
     if summary.cutoff_jump:
-        rows["warning"] = (
-            f"an atom's energy jumps by {summary.cutoff_jump:.1e} where a neighbour leaves the cutoff: energy drifts in"
-            " dynamics"
-        )
+        from ._export import jump_text
+
+        rows["warning"] = jump_text(summary.cutoff_jump)
     _print_rows(rows)
 
 

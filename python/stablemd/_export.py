@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,13 @@ class ExportSummary:
     unverified: str = ""  #: why not
     #: largest change of an atom's energy where a neighbour leaves the cutoff, 0 for none; None if it was not looked for
     cutoff_jump: float | None = None
+
+
+def jump_text(jump: float) -> str:
+    return (
+        f"an atom's energy jumps by {jump:.1e} where a neighbour leaves the cutoff, so energy drifts in dynamics; let"
+        " the function go to zero at the cutoff"
+    )
 
 
 def export_potential(potential: Potential, path: str | os.PathLike[str], **options: Any) -> ExportSummary:
@@ -244,6 +252,8 @@ def export_model(
             check = _NativeCheck(temporary, path, energy_fn, real, model["layers"])
             deviation, jump, unverified = check.run(programs, called, atoms, values)
             unverified = unverified or incomparable
+        if jump:
+            warnings.warn(f"{path}: {jump_text(jump)}", stacklevel=2)
         report(f"write {path}")
     return ExportSummary(
         path=path,
@@ -292,7 +302,7 @@ def _check_notes(name: Any, source: Any, output_units: Any, reference: Any) -> N
     if not isinstance(name, str):
         raise ArgumentError(f"name must be a text, got {name!r}")
     if not name.isascii() and name != name.encode(errors="replace").decode():
-        raise ArgumentError(f"{argument('name')} is {name!r}, which is no text in UTF-8")
+        raise ArgumentError(f"{argument('name', name)} is no text in UTF-8")
     if source is not None and not isinstance(source, Mapping):
         raise ArgumentError(f"source must be like {{'run': 'third'}}, got {source!r}")
     units = {} if output_units is None else output_units
