@@ -24,6 +24,7 @@ from ._errors import (
     CompileError,
     ExecutionError,
     ExportError,
+    FormatError,
     PluginError,
     ProviderError,
     StableMDError,
@@ -590,7 +591,7 @@ class _NativeCheck:
                 why = "no provider is here for a custom call that was announced"
                 return None, None, f"{why}: {self._named(error)}"
             raise self._failure("the exported program cannot be verified", error) from None
-        except (CompileError, ExecutionError) as error:
+        except (CompileError, ExecutionError, FormatError) as error:
             raise self._failure("the exported program fails where JAX does not", error) from None
         complaint = self._complaint(deviation)
         if complaint:

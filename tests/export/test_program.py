@@ -4,13 +4,14 @@
 import dataclasses
 import os
 import traceback
+import warnings
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stablemd import ArgumentError, ExportError, FileError, export_model
+from stablemd import ArgumentError, ExportError, FileError, PluginError, export_model
 
 CUTOFF = 3.0
 
@@ -311,7 +312,7 @@ def test_a_users_folder_called_jax(tmp_path):
         ),
         ({"units": {"energy": "e\x1bV", "length": "Angstrom"}}, r"units has 'e\x1bV', which holds control characters"),
         ({"output_units": {"charges": "\u202ee"}}, r"output_units has '\u202ee', which holds control characters"),
-        ({"name": "\udcff"}, "which is no text in UTF-8"),
+        ({"name": "\udcff"}, "is no text in UTF-8"),
         ({"atomic_energies": {"C": 1.0}}, "atomic_energies has ['C']"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64'"),
         ({"dtype": "real"}, "dtype must be 'float32' or 'float64'"),
@@ -438,6 +439,58 @@ def test_custom_calls_of_jax_may_be_announced(tmp_path):
     )
     assert summary.unverified.startswith("no provider is here for a custom call that was announced: ")
     assert f"{path}: needs the FFI target `lapack_sgetrf_ffi`" in summary.unverified
+
+
+def test_what_stays_unverified_and_what_is_refused(tmp_path, monkeypatch):
+    """Without any plugin a bundle is written with a word of it; a plugin that was chosen must work."""
+    import stablemd._native
+
+    monkeypatch.setenv("STABLEMD_PJRT_PLUGIN", str(tmp_path / "none.so"))
+    line = refused(tmp_path, lambda p, g: p * pair(g))
+    assert "the exported program cannot be verified: " in line and "none.so" in line
+
+    def no_plugin(**options):
+        raise PluginError("no PJRT plugin for device `cpu`: run `pip install one`")
+
+    monkeypatch.setattr(stablemd._native, "shared_runtime", no_plugin)
+    settings = {"cutoff": CUTOFF, "layers": 1, "elements": ["Si"], "path": tmp_path / "model.safetensors"}
+    for options, reason in (
+        ({}, "no PJRT plugin for device `cpu`: run `pip install one`"),
+        ({"platforms": ["cuda"]}, "it holds no program for the CPU"),
+        ({"verify": False}, "verify=False"),
+    ):
+        summary = export_model(lambda p, g: p * pair(g), 1.0, **settings, **options)
+        assert (summary.unverified, summary.energy_deviation, summary.cutoff_jump) == (reason, None, None)
+
+
+def with_a_jump(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.where(r < CUTOFF, jnp.exp(-r), 0), graph.centers, graph.rows[-1])
+
+
+def without_a_cutoff(params, graph):
+    """Right for padding, but engines leave out edges beyond the cutoff."""
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.exp(-r), graph.centers, graph.rows[-1])
+
+
+def with_a_kink(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.maximum(CUTOFF - r, 0), graph.centers, graph.rows[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "energy_fn, jump", [(with_a_jump, np.exp(-CUTOFF)), (without_a_cutoff, np.exp(-CUTOFF)), (with_a_kink, 0.0)]
+)
+def test_jumps_at_the_cutoff(tmp_path, energy_fn, jump, dtype):
+    settings = {"cutoff": CUTOFF, "layers": 1, "elements": ["Si", "C"], "platforms": ["cpu"], "dtype": dtype}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        summary = export_model(energy_fn, 1.0, path=tmp_path / "model.safetensors", **settings)
+    assert summary.cutoff_jump == pytest.approx(jump, rel=1e-4)
+    told = [one for one in caught if "where a neighbour leaves the cutoff" in str(one.message)]
+    assert [one.filename for one in told] == [__file__] * bool(jump > 0)
 
 
 def test_custom_calls_must_be_announced(tmp_path):
