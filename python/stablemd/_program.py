@@ -217,7 +217,7 @@ class Tracer:
         what = (
             f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
             f"{f' in {place}' if place else ''}: {_first_line(text)}{_advice(error)}"
-        )
+        ).rstrip(": ")
         return ExportError(what) if place else self.refusal(what)
 
     def refusal(self, what: str) -> ExportError:
@@ -263,6 +263,11 @@ def _advice(error: Exception) -> str:
     if "callback" in text.lower():
         return (
             " (a bundle runs without Python: no jax.debug.print, no jax.pure_callback and the like in what is exported)"
+        )
+    if isinstance(error, jax.errors.UnexpectedTracerError) or "safe_zip" in text:
+        return (
+            " (energy_fn seems to use an array that an earlier call has kept, in a global or a cache: it must compute"
+            " all from its arguments)"
         )
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         return _MASKS

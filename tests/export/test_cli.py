@@ -241,6 +241,7 @@ def test_check_against_another_model(carbide, bundles, tmp_path):
 def test_check_mistakes(bundles, tmp_path):
     bundle = bundles("message_passing")
     (tmp_path / "noise.model").write_bytes(b"noise")
+    (tmp_path / "dict.model").write_bytes(b"\x80\x02}X\5\0\0\0epochK\3s.")
     (tmp_path / "noise.xyz").write_text("noise")
     words = ("check", bundle, "-q")
     assert "--plot needs --against MODEL" in error(*words, "--plot", "x.png")
@@ -249,6 +250,7 @@ def test_check_mistakes(bundles, tmp_path):
     cases = [
         (["--against", tmp_path / "none.model"], "there is no file"),
         (["--against", tmp_path / "noise.model"], "mace-torch cannot open"),
+        (["--against", tmp_path / "dict.model"], "dict.model is a dict with the keys epoch, not a MACE model"),
         (["--against", DATA / "sic" / "mace-jax"], "looks like a MACE-JAX model"),
         (["--against", bundle, "--plot", tmp_path / "x.docx"], "no suffix of a picture"),
         (["--against", bundle, "--plot", tmp_path / "x"], "no suffix of a picture"),
@@ -261,7 +263,7 @@ def test_check_mistakes(bundles, tmp_path):
     ]
     for options, complaint in cases:  # before any work: nothing is printed of the first comparison
         assert complaint in error(*words, *options)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["iron.xyz", "noise.model", "noise.xyz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dict.model", "iron.xyz", "noise.model", "noise.xyz"]
 
 
 def test_info_on_kernels_for_a_gpu(tmp_path):

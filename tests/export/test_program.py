@@ -215,9 +215,19 @@ def calls_python(params, graph):
     return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(energy.shape, energy.dtype), energy)
 
 
+def keeps_what_it_computed(params, graph, kept={}):  # noqa: B006
+    kept.setdefault("twice", 2 * params)
+    return kept["twice"] * pair(graph)
+
+
+def not_written_yet(params, graph):
+    raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     "energy_fn, mistake, hint",
     [
+        (keeps_what_it_computed, 0, "it must compute all from its arguments"),
         (loop_of_unknown_length, 2, "use jax.lax.scan, or jax.lax.fori_loop from one Python int to another"),
         (mask, 2, "with jnp.where(mask, values, 0)"),
         (indices_of_a_mask, 1, "with jnp.where(mask, values, 0)"),
@@ -230,6 +240,11 @@ def calls_python(params, graph):
 def test_each_mistake_has_its_line_and_its_hint(tmp_path, energy_fn, mistake, hint):
     line = refused(tmp_path, energy_fn)
     assert f"{__file__}:{energy_fn.__code__.co_firstlineno + mistake}: " in line and hint in line
+
+
+def test_an_exception_without_words(tmp_path):
+    line = refused(tmp_path, not_written_yet)
+    assert line.endswith(f"NotImplementedError in {__file__}:{not_written_yet.__code__.co_firstlineno + 1}")
 
 
 def raises(params, graph):
