@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "escape.h"
 #include "hash.h"
 #include "json_field.h"
 #include "unique_fd.h"
@@ -195,10 +196,18 @@ void check_format(const JsonField &manifest, const std::string &name) {
   }
 }
 
-std::string stablehlo_version(const JsonField &manifest) {
-  if (!manifest.has("versions") || !manifest.at("versions").has("stablehlo")) return "";
-  const JsonField version = manifest.at("versions").at("stablehlo");
+/// "" where the manifest does not tell.
+std::string version_of(const char *part, const JsonField &manifest) {
+  if (!manifest.has("versions") || !manifest.at("versions").has(part)) return "";
+  const JsonField version = manifest.at("versions").at(part);
   return version.is_text() ? version.string() : "";
+}
+
+/// What engines print as it is.
+std::string shown_text(const JsonField &field) {
+  const std::string value = field.string();
+  if (!is_printable(value)) field.complain("`", value.substr(0, 60), "` holds control characters");
+  return value;
 }
 
 /// The names are words in engines' input.
@@ -215,7 +224,7 @@ std::vector<NodeOutput> parse_node_outputs(const JsonField &manifest) {
   for (const auto &[name, field] : manifest.at("node_outputs").members()) {
     check_output_name(manifest.at("node_outputs"), name);
     const auto width = static_cast<int32_t>(field.at("width").integer(1, kMostNumbersPerAtom));
-    outputs.push_back({name, field.at("unit").string(), width});
+    outputs.push_back({name, shown_text(field.at("unit")), width});
   }
   std::sort(outputs.begin(), outputs.end(), [](const auto &a, const auto &b) { return a.name < b.name; });
   return outputs;
@@ -229,7 +238,7 @@ Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tens
   manifest.cutoff = field.at("cutoff").number();
   if (!(manifest.cutoff > 0)) field.at("cutoff").complain("must be positive");
   manifest.layers = static_cast<int>(field.at("layers").integer(1, SMD_MAX_LAYERS));
-  for (const JsonField &element : field.at("elements").items()) manifest.elements.push_back(element.string());
+  for (const JsonField &element : field.at("elements").items()) manifest.elements.push_back(shown_text(element));
   if (manifest.elements.empty()) field.at("elements").complain("must not be empty");
   for (const JsonField &energy : field.at("atomic_energies").items())
     manifest.atomic_energies.push_back(energy.number());
@@ -237,9 +246,11 @@ Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tens
     field.at("atomic_energies")
         .complain("has ", manifest.atomic_energies.size(), " numbers for ", manifest.elements.size(), " elements");
   }
-  manifest.energy_unit = field.at("units").at("energy").string();
-  manifest.length_unit = field.at("units").at("length").string();
-  manifest.stablehlo_version = stablehlo_version(field);
+  manifest.energy_unit = shown_text(field.at("units").at("energy"));
+  manifest.length_unit = shown_text(field.at("units").at("length"));
+  manifest.stablehlo_version = version_of("stablehlo", field);
+  const std::string jax = version_of("jax", field);
+  if (!jax.empty()) manifest.made_with = "jax " + jax;
   manifest.node_outputs = parse_node_outputs(field);
   for (const auto &[platform, program] : field.at("programs").members()) {
     manifest.programs.emplace(platform, parse_program(program, tensors, manifest));

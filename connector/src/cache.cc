@@ -200,11 +200,12 @@ void ExecutableCache::keep_limit(const std::string &newest) const {
   }
 }
 
-bool ExecutableCache::obtain(const std::string &key, const std::function<bool(std::string_view)> &load,
-                             const std::function<std::string()> &make) const {
+ExecutableCache::Outcome ExecutableCache::obtain(const std::string &key,
+                                                 const std::function<bool(std::string_view)> &load,
+                                                 const std::function<std::string()> &make) const {
   if (!enabled()) {
     make();
-    return false;
+    return Outcome::made;
   }
   const std::string name = hash_bytes(key).hex();
   const std::string path = directory_ + "/" + name + kEntry;
@@ -215,23 +216,25 @@ bool ExecutableCache::obtain(const std::string &key, const std::function<bool(st
       const std::optional<std::string> blob = read(path, key);
       return blob && load(*blob);
     };
-    if (use_stored()) return true;
+    if (use_stored()) return Outcome::loaded;
     held = lock(directory_ + "/" + name.substr(0, 2) + ".lock",
                 [&] { log_.info("waiting for another process that compiles this program"); });
-    if (use_stored()) return true;
+    if (use_stored()) return Outcome::loaded;
   } catch (const CacheProblem &error) {
     warn_once(error.what());
   }
   const std::string blob = make();
+  Outcome outcome = Outcome::made;
   try {
     if (held && !blob.empty()) {
       write(path, key, blob);
+      outcome = Outcome::made_and_kept;
       keep_limit(path);
     }
   } catch (const CacheProblem &error) {
     warn_once(error.what());
   }
-  return false;
+  return outcome;
 }
 
 }  // namespace stablemd

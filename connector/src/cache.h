@@ -27,11 +27,13 @@ class ExecutableCache {
 
   bool enabled() const { return !directory_.empty(); }
 
+  enum class Outcome { loaded, made, made_and_kept };
+
   /// Uses the stored blob of this key, or makes one and stores it. `load` returns false for a blob that it cannot use.
-  /// Of many processes that ask for one key, one makes it and the others wait. Returns whether `load` took a stored
-  /// one. Where the entries are too large afterwards, those go whose last use is longest ago, but never the new one.
-  bool obtain(const std::string &key, const std::function<bool(std::string_view blob)> &load,
-              const std::function<std::string()> &make) const;
+  /// Of many processes that ask for one key, one makes it and the others wait. Where the entries are too large
+  /// afterwards, those go whose last use is longest ago, but never the new one.
+  Outcome obtain(const std::string &key, const std::function<bool(std::string_view blob)> &load,
+                 const std::function<std::string()> &make) const;
 
  private:
   std::string directory_;

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "escape.h"
 #include "stablemd.h"
 
 namespace stablemd {
@@ -18,7 +19,7 @@ class Log {
 
  private:
   void write(smd_log_level level, const std::string &line) const {
-    if (function_) function_(level, line.c_str(), user_);
+    if (function_) function_(level, escaped(line).c_str(), user_);
   }
 
   smd_log_function function_ = nullptr;

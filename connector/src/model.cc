@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 
 #include "error.h"
@@ -41,6 +42,18 @@ auto about(const std::string &bundle, const Function &function) {
   } catch (const Error &error) {
     fail(error.status, bundle, ": ", error.what());
   }
+}
+
+/// What a plugin does not know of a program, from XLA's message: "" if it knows all, or does not say.
+std::string unknown_to_plugin(const std::string &message) {
+  for (const char *words : {"unregistered operation '", "unknown vhlo type: ", "unknown vhlo attribute"}) {
+    const size_t found = message.find(words);
+    if (found == std::string::npos) continue;
+    const size_t begin = found + std::strlen(words);
+    const std::string name = message.substr(begin, message.find_first_of("' ", begin) - begin);
+    return name.empty() ? "an attribute" : "`" + name + "`";
+  }
+  return "";
 }
 
 bool environment_is_set(const char *name) {
@@ -110,12 +123,37 @@ bool Model::reserve(const smd_graph_size &size, smd_graph &graph) {
   return moved;
 }
 
+SizedExecutable Model::compiled(const HopCounts &wanted) {
+  try {
+    return runtime_->executable(program_, wanted, compile_stats_);
+  } catch (const Error &error) {
+    if (error.status == SMD_ERROR_COMPILE) explain_unreadable(error.what());
+    fail(error.status, name_, ": ", error.what());
+  }
+}
+
+/// Throws if a plugin's message means that it cannot read a program: the parser's own words name neither side.
+void Model::explain_unreadable(const std::string &message) const {
+  const Plugin &plugin = runtime_->client().plugin();
+  const std::string version = plugin.stablehlo_version();
+  const std::string reader =
+      text("the PJRT plugin ", plugin.path(), version.empty() ? "" : ", which reads StableHLO up to " + version);
+  const std::string writer = manifest_.made_with.empty() ? "" : " (written by " + manifest_.made_with + ")";
+  const std::string unknown = unknown_to_plugin(message);
+  if (!unknown.empty())
+    fail(SMD_ERROR_PLUGIN, name_, ": the program", writer, " is newer than ", reader, ": it holds ", unknown,
+         ", which the plugin does not know: upgrade the plugin or export the model with an older jax");
+  if (message.find("Failed to parse using StableHLO") != std::string::npos)
+    fail(SMD_ERROR_COMPILE, name_, ": the program", writer, " is damaged or not for ", reader,
+         ": export the model again (", message.substr(0, message.find(" <unknown>")), ")");
+}
+
 /// Whether it changed: always, unless only a program that is in use already may take over.
 bool Model::change_capacity(const HopCounts &need, bool only_if_free) {
   const HopCounts wanted = about(name_, [&] { return keeper_.next(need); });
   SizedExecutable sized = runtime_->in_use(program_, need, wanted);
   if (!sized.executable && only_if_free) return false;
-  if (!sized.executable) sized = about(name_, [&] { return runtime_->executable(program_, wanted, compile_stats_); });
+  if (!sized.executable) sized = compiled(wanted);
   check_outputs(sized);
   GraphArrays arrays(sized.capacity, manifest_.real, manifest_.cutoff);
   std::vector<std::pair<size_t, Argument>> changed;

@@ -57,6 +57,8 @@ class Model {
   void check_outputs(const SizedExecutable &sized) const;
   void upload_weights(const Bundle &bundle);
   BufferHandle upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const;
+  SizedExecutable compiled(const HopCounts &wanted);
+  void explain_unreadable(const std::string &message) const;
   bool change_capacity(const HopCounts &need, bool only_if_free);
   size_t output_index(Role role, const std::string &name = "") const;
   const void *read(size_t output);

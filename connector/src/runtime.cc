@@ -134,12 +134,19 @@ std::shared_ptr<const Executable> Runtime::load_or_compile(const Program &progra
       return false;
     }
   };
+  double compile_seconds = 0;
   const auto make = [&]() -> std::string {
+    const auto begun = std::chrono::steady_clock::now();
     executable = compile(program, sizes);
+    compile_seconds = seconds_since(begun);
     return cache_.enabled() ? serialized(*executable) : "";
   };
-  const bool stored = cache_.obtain(key, load, make);
-  ++(stored ? stats.cache_hits : stats.compilations);
+  using Outcome = ExecutableCache::Outcome;
+  const Outcome outcome = cache_.obtain(key, load, make);
+  if (outcome != Outcome::loaded)
+    log().info(text("compiled in ", seconds_text(compile_seconds),
+                    outcome == Outcome::made_and_kept ? ", kept in the cache" : ", not kept in a cache"));
+  ++(outcome == Outcome::loaded ? stats.cache_hits : stats.compilations);
   stats.seconds += seconds_since(start);
   return executable;
 }
@@ -155,12 +162,9 @@ std::string Runtime::serialized(const Executable &executable) const {
 }
 
 std::shared_ptr<const Executable> Runtime::compile(const Program &program, const Sizes &sizes) const {
-  const auto start = std::chrono::steady_clock::now();
-  log().info(text("compiling the program for N=", sizes.rows_in_all(), ", E=", sizes.edges(1),
-                  " (first use of this size", cache_.enabled() ? "; cached afterwards)" : ")"));
-  auto executable = client_->compile(program.source.instantiate(sizes));
-  log().info("compiled in " + seconds_text(seconds_since(start)));
-  return executable;
+  log().info(
+      text("compiling the program for N=", sizes.rows_in_all(), ", E=", sizes.edges(1), " (first use of this size)"));
+  return client_->compile(program.source.instantiate(sizes));
 }
 
 }  // namespace stablemd

@@ -3,13 +3,13 @@
 #include "stablemd.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 
 #include "error.h"
+#include "escape.h"
 #include "model.h"
 #include "runtime.h"
 
@@ -42,12 +42,11 @@ using stablemd::fail;
 constexpr size_t kLongestLine = 4096;
 thread_local char last_error[kLongestLine];  // not a string: keeping "out of memory" must not need memory
 
-/// Keeps `prefix` and `line` without control characters, which names from a damaged file may hold.
+/// Names from a file may hold anything.
 smd_status keep_error(smd_status status, const char *prefix, const char *line) {
-  std::snprintf(last_error, sizeof last_error, "%s%s", prefix, line);
-  for (char *at = last_error; *at; ++at) {
-    if (static_cast<unsigned char>(*at) < ' ') *at = ' ';
-  }
+  const size_t begun = std::strlen(prefix);
+  std::memcpy(last_error, prefix, begun);
+  stablemd::escape_into(last_error + begun, sizeof last_error - begun, line);
   return status;
 }
 

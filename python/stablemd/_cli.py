@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
 import re
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import click
 
 from . import __version__
-from ._errors import ArgumentError, StableMDError
+from ._errors import ArgumentError, StableMDError, in_python
+from ._text import escaped
 
 _SYMBOLS = re.compile(r"^[A-Z][a-z]?(,[A-Z][a-z]?)*$")
 
@@ -35,7 +38,7 @@ class _OneLineErrors(click.Group):
         except click.ClickException as error:
             _fail(error.format_message())
         except StableMDError as error:
-            _fail(str(error))
+            _fail(error.worded(_as_option))
         except click.Abort:
             _fail("interrupted", 130)
         except MemoryError:
@@ -50,8 +53,30 @@ class _OneLineErrors(click.Group):
 
 
 def _fail(message: str, code: int = 2) -> None:
-    click.echo(f"Error: {' '.join(message.split())}", err=True)
+    click.echo(f"Error: {escaped(' '.join(message.split()))}", err=True)
     sys.exit(code)
+
+
+#: arguments of functions whose options have another name
+_OTHER_NAMES = {"features": "feature"}
+
+
+def _as_option(name: str, value: str) -> str:
+    """An argument of a function as who types a command knows it."""
+    option = "--" + _OTHER_NAMES.get(name.rstrip("="), name.rstrip("="))
+    if not any(option in parameter.opts for command in cli.commands.values() for parameter in command.params):
+        return f"{in_python(name, value)} from Python (stablemd.export_potential)"
+    return f"{option} {_as_typed(value)}".rstrip()
+
+
+def _as_typed(value: str) -> str:
+    try:
+        value = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value
+    if isinstance(value, dict):
+        return " ".join(f"{name}={'VALUE' if one is ... else one}" for name, one in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class _ListOption(click.Command):
@@ -79,7 +104,7 @@ class _Progress:
     def __call__(self, step: str) -> None:
         if self.quiet:
             return
-        line = f"{time.monotonic() - self.start:6.1f} s  {step}"
+        line = f"{time.monotonic() - self.start:6.1f} s  {escaped(step)}"
         click.echo(f"\r\x1b[K{line}" if self.terminal else line, nl=not self.terminal, err=True)
 
     def close(self) -> None:
@@ -210,14 +235,16 @@ def export(
         if has_original(model) and not no_original:
             progress("load the model in mace-torch, to compare")
             options["original"] = open_original(model, potential.source.get("head"), values)
-        summary = export_potential(
-            potential,
-            output,
-            dtype=dtype,
-            platforms=[p for p in re.split(r"[\s,]+", platforms) if p],
-            progress=progress,
-            **options,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "an atom's energy jumps|.*: an atom's energy jumps")  # in the summary
+            summary = export_potential(
+                potential,
+                output,
+                dtype=dtype,
+                platforms=[p for p in re.split(r"[\s,]+", platforms) if p],
+                progress=progress,
+                **options,
+            )
     finally:
         progress.close()
     _print_summary(summary)
@@ -251,6 +278,10 @@ def _print_summary(summary: Any) -> None:
             f"largest difference from JAX {summary.energy_deviation:.1e} in energy per atom,"
             f" {summary.force_deviation:.1e} in force"
         )
+    if summary.cutoff_jump:
+        from ._export import jump_text
+
+        rows["warning"] = jump_text(summary.cutoff_jump)
     _print_rows(rows)
 
 
@@ -266,9 +297,9 @@ def _element_list(elements: Any) -> str:
 
 
 def _print_rows(rows: dict[str, str]) -> None:
-    width = max(map(len, rows))
+    width = max(len(escaped(label)) for label in rows)
     for label, value in rows.items():
-        click.echo(f"{label:<{width}}  {value}")
+        click.echo(f"{escaped(label):<{width}}  {escaped(value)}")
 
 
 def _size(count: float) -> str:
@@ -290,7 +321,8 @@ def info(file: Path, as_json: bool) -> None:
     manifest = bundle.manifest
     if as_json:
         tensors = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in bundle.tensors.items()}
-        click.echo(json.dumps({"manifest": manifest, "tensors": tensors}, indent=2, sort_keys=True))
+        text = json.dumps({"manifest": manifest, "tensors": tensors}, indent=2, sort_keys=True)
+        click.echo(text.replace("\x7f", "\\u007f"))  # the only control character that JSON leaves as it is
         return
     units = manifest["units"]
     energies = zip(manifest["elements"], manifest["atomic_energies"], strict=True)
@@ -496,7 +528,7 @@ def cache(clear: bool) -> None:
         count, size = one.count_and_size()
         if clear:
             one.clear()
-            click.echo(f"deleted {count} {one.content} ({_size(size)}) from {one.folder}")
+            click.echo(f"deleted {count} {one.content} ({_size(size)}) from {escaped(str(one.folder))}")
             continue
         rows = {one.content: str(one.folder), "entries": str(count), "size": _size(size)}
         if number == 0:

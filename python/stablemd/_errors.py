@@ -4,10 +4,45 @@
 from __future__ import annotations
 
 import builtins
+import re
+from collections.abc import Callable
+
+from ._text import escaped
+
+# An argument in a message, which is an option to who typed a command. Neither mark occurs in text that people write.
+_BEGIN, _SEPARATOR, _END = "\ue000", "\ue001", "\ue002"
+_ARGUMENT = re.compile(f"{_BEGIN}([^{_SEPARATOR}]*){_SEPARATOR}([^{_END}]*){_END}")
+
+
+def argument(name: str, value: object = None, *, code: str = "") -> str:
+    """An argument of the Python interface in the text of an error: ``head``, or ``kernels='oeq'`` with a value, or
+    with what stands for one in ``code``.
+
+    The command line words it as the option: ``--head``, ``--kernels oeq``.
+    """
+    return f"{_BEGIN}{name}{_SEPARATOR}{code if value is None else repr(value)}{_END}"
+
+
+def in_python(name: str, value: str) -> str:
+    """How an argument is put to who calls a function."""
+    return f"{name}={value}" if value else name
 
 
 class StableMDError(Exception):
     """Base of all errors that a user can cause or meet; ``str(error)`` is one line."""
+
+    def __str__(self) -> str:
+        return self.worded(in_python)
+
+    def worded(self, word: Callable[[str, str], str]) -> str:
+        """The line with each :func:`argument` as ``word(name, value as code or "")`` puts it."""
+        line = _ARGUMENT.sub(lambda found: word(found[1], found[2]), self.text)
+        return escaped(" ".join(part.strip() for part in line.splitlines()))
+
+    @property
+    def text(self) -> str:
+        """The message as it was given, to begin or end another one's with."""
+        return " ".join(map(str, self.args))
 
 
 class ArgumentError(StableMDError, ValueError):

@@ -9,10 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._errors import ExportError
+from ._errors import ExportError, argument
 from ._graphs import HopGraph, edge_forces
 from ._program import about, energy_and_gradient, x64
 from ._reference import Reference, structure_graph
+
+
+class JaxLacksTargetError(ExportError):
+    """JAX itself cannot run the function: usually it has no handler of a custom call."""
 
 
 def graph_arrays(graph: HopGraph, dtype: np.dtype) -> list[np.ndarray]:
@@ -41,14 +45,16 @@ def compute_reference(
         try:
             energies, gradient, *extra = (np.asarray(array, np.float64) for array in function(*arrays, *weights))
         except jax.errors.JaxRuntimeError as error:
-            raise ExportError(f"JAX cannot evaluate energy_fn on the CPU: {str(error).splitlines()[0]}") from None
+            raise JaxLacksTargetError(
+                f"JAX cannot evaluate energy_fn on the CPU: {str(error).splitlines()[0]}"
+            ) from None
     values = {"energy": energies, "forces": gradient, **dict(zip(sorted(widths), extra, strict=True))}
     broken = [name for name, array in values.items() if not np.isfinite(array).all()]
     if broken:
         raise about(
             energy_fn,
             f"not finite on the reference structure: {', '.join(broken)}; pass a structure that suits the model as"
-            " reference=ase.Atoms",
+            f" {argument('reference', code='ase.Atoms')}",
         )
     node_energies = energies + np.asarray(model["atomic_energies"])[graph.species]
     return Reference(

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,18 @@ from ._errors import (
     CompileError,
     ExecutionError,
     ExportError,
+    FormatError,
     PluginError,
     ProviderError,
+    StableMDError,
+    argument,
 )
-from ._evaluate import compute_reference
+from ._evaluate import JaxLacksTargetError, compute_reference
 from ._originals import Original
-from ._program import Program, Tracer, build_program, x64
+from ._program import Program, Tracer, about, build_program, x64
 from ._reference import OriginalValues, Reference, default_structure, tolerances
 from ._sizes import MAX_LAYERS
+from ._text import is_printable
 from .potential import Potential
 
 # Allowed differences between the native evaluation and JAX: energy of an atom, force; relative where these exceed 1.
@@ -67,6 +72,15 @@ class ExportSummary:
     outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
     original: dict[str, Any] | None = None  #: framework that the model was compared with, and the differences
     unverified: str = ""  #: why not
+    #: largest change of an atom's energy where a neighbour leaves the cutoff, 0 for none; None if it was not looked for
+    cutoff_jump: float | None = None
+
+
+def jump_text(jump: float) -> str:
+    return (
+        f"an atom's energy jumps by {jump:.1e} where a neighbour leaves the cutoff, so energy drifts in dynamics; let"
+        " the function go to zero at the cutoff"
+    )
 
 
 def export_potential(potential: Potential, path: str | os.PathLike[str], **options: Any) -> ExportSummary:
@@ -198,10 +212,12 @@ def export_model(
     values, unverified = None, "" if verify else "verify=False"
     try:
         values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
-    except ExportError as error:
+    except JaxLacksTargetError as error:
         if not called:
             raise
-        unverified = str(error)  # JAX itself lacks a handler for a custom call, so there is nothing to compare with
+        incomparable = f"there is nothing to compare with: {error}"
+    else:
+        incomparable = ""
 
     results = _manifest.outputs(real.name, model["layers"], widths)
     against = None
@@ -231,10 +247,14 @@ def export_model(
     content = _encode(manifest, tensors, path)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
-        deviation = None
-        if values is not None and not unverified:
+        deviation = jump = None
+        if not unverified:
             report("verify natively against JAX: compile and evaluate")
-            deviation, unverified = _verify_natively(temporary, values, real, programs)
+            check = _NativeCheck(temporary, path, energy_fn, real, model["layers"])
+            deviation, jump, unverified = check.run(programs, called, atoms, values)
+            unverified = unverified or incomparable
+        if jump:
+            warnings.warn(f"{path}: {jump_text(jump)}", stacklevel=2)
         report(f"write {path}")
     return ExportSummary(
         path=path,
@@ -251,6 +271,7 @@ def export_model(
         outputs=tuple(outputs),
         original=(against or {}).get("verified against"),
         unverified=unverified,
+        cutoff_jump=jump,
     )
 
 
@@ -281,13 +302,22 @@ def _check_callables(energy_fn: Any, others: Any, progress: Any) -> None:
 def _check_notes(name: Any, source: Any, output_units: Any, reference: Any) -> None:
     if not isinstance(name, str):
         raise ArgumentError(f"name must be a text, got {name!r}")
+    if not name.isascii() and name != name.encode(errors="replace").decode():
+        raise ArgumentError(f"{argument('name', name)} is no text in UTF-8")
     if source is not None and not isinstance(source, Mapping):
         raise ArgumentError(f"source must be like {{'run': 'third'}}, got {source!r}")
     units = {} if output_units is None else output_units
     if not isinstance(units, Mapping) or not all(isinstance(unit, str) for unit in units.values()):
         raise ArgumentError(f"output_units must be like {{'charges': 'e'}}, got {output_units!r}")
+    for unit in units.values():
+        _check_printable("output_units", unit)
     if reference is not None and not (hasattr(reference, "get_positions") and len(reference) > 0):
         raise ArgumentError(f"reference must be ase.Atoms with at least one atom, got {reference!r}")
+
+
+def _check_printable(what: str, text: str) -> None:
+    if not is_printable(text):
+        raise ArgumentError(f"{what} has {text!r}, which holds control characters")
 
 
 def _checked_cutoff(cutoff: float) -> float:
@@ -329,10 +359,13 @@ def _checked_atomic_energies(energies: Any, elements: tuple[str, ...]) -> np.nda
         array = np.asarray(energies, dtype=np.float64)
     except (TypeError, ValueError):
         raise ArgumentError(f"atomic_energies must be numbers, one per element, got {energies!r}") from None
-    if array.shape != (len(elements),) or not np.isfinite(array).all():
+    if array.shape != (len(elements),):
         raise ArgumentError(
             f"atomic_energies must be one finite number per element ({len(elements)}), got shape {array.shape}"
         )
+    for element, energy in zip(elements, array, strict=True):
+        if not np.isfinite(energy):
+            raise ArgumentError(f"atomic_energies must be finite numbers, got {energy} for {element}")
     return array
 
 
@@ -350,7 +383,8 @@ def _checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     names = (platforms,) if isinstance(platforms, str) else _checked_names("platforms", platforms)
     unknown = [name for name in names if name not in _manifest.PLATFORMS]
     if unknown or not names or len(set(names)) != len(names):
-        raise ArgumentError(f"platforms must be some of {', '.join(_manifest.PLATFORMS)}, got {names!r}")
+        given = " ".join(map(str, names)) or "none"
+        raise ArgumentError(f"{argument('platforms')} must be some of {', '.join(_manifest.PLATFORMS)}, got {given}")
     return tuple(sorted(names))
 
 
@@ -363,6 +397,8 @@ def _checked_units(units: Mapping[str, str] | None) -> dict[str, str]:
         and all(isinstance(unit, str) and unit for unit in given.values())
     ):
         raise ArgumentError(f"units must be like {default}, got {units!r}")
+    for unit in given.values():
+        _check_printable("units", unit)
     return dict(given)
 
 
@@ -407,29 +443,40 @@ def _key_name(key: Any) -> str:
 
 
 def _stored(leaf: Any, name: str, real: np.dtype) -> np.ndarray:
-    where = name.removeprefix("weights/")
+    where = f"params[{name.removeprefix('weights/')}]" if name != "weights" else "params"
     try:
         array = np.asarray(leaf)
     except Exception:
         array = np.array(None)
     if jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
-        if not np.isfinite(array.astype(np.float64)).all():
-            raise ArgumentError(f"params[{where}] holds values that are not finite")
+        _check_finite(where, array)
         with np.errstate(over="ignore"):
             stored = array.astype(real)
         if not np.isfinite(stored).all():
-            raise ArgumentError(f"params[{where}] holds values beyond the range of {real.name}")
+            raise ArgumentError(f"{where} holds values beyond the range of {real.name}")
         return stored
     if array.dtype == np.bool_:
         return array
     if not np.issubdtype(array.dtype, np.integer):
-        raise ArgumentError(f"params[{where}] is a {type(leaf).__name__}, not an array of real or whole numbers")
+        raise ArgumentError(f"{where} is a {type(leaf).__name__}, not an array of real or whole numbers")
     if array.dtype.itemsize == 8 and real == np.float32:
         narrow = array.astype(np.int32)
         if not np.array_equal(narrow, array):
-            raise ArgumentError(f"params[{where}] holds whole numbers beyond 32 bits; use dtype='float64'")
+            raise ArgumentError(f"{where} holds whole numbers beyond 32 bits; use {argument('dtype', 'float64')}")
         return narrow
     return array
+
+
+def _check_finite(where: str, array: np.ndarray) -> None:
+    values = array.astype(np.float64)
+    broken = np.argwhere(~np.isfinite(values))
+    if len(broken) == 0:
+        return
+    index = tuple(map(int, broken[0]))
+    place = f" at index {list(index)}" if index else ""
+    raise ArgumentError(
+        f"{where} holds {len(broken)} of {array.size} values that are not finite: {values[index]}{place}"
+    )
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
@@ -501,38 +548,98 @@ def _verify_against(values: Reference, constants: np.ndarray, dtype: str) -> dic
     return {"verified against": {"framework": theirs.framework, "energy": energy, "force": force}}
 
 
-def _verify_natively(
-    path: Path, reference: Reference, real: np.dtype, programs: Mapping[str, Program]
-) -> tuple[Any, str]:
-    """Evaluates the bundle through the native library, with padding and as on two ranks, and compares with JAX.
+@dataclass(frozen=True)
+class _NativeCheck:
+    """Loads and runs a bundle that was just written in the native library, with padding and as on two ranks."""
 
-    Returns the deviations, or None and the reason. Raises :class:`ExportError` if they are too large.
-    """
-    if "cpu" not in programs:
-        return None, "it holds no program for the CPU"
-    try:
-        from ._native import compare_with_reference, load
-    except ImportError as error:
-        return None, f"the native module is missing ({error})"
-    try:
-        deviation = compare_with_reference(load(path), reference, parts=2)
-    except (PluginError, ProviderError) as error:
-        return None, str(error)
-    except (CompileError, ExecutionError) as error:
-        raise ExportError(f"the exported program fails where JAX does not: {error}") from None
-    energy_bar, force_bar = _BARS[real.name]
-    energy_bar *= max(1.0, deviation.largest_energy)
-    force_bar *= max(1.0, deviation.largest_force)
-    for name, (difference, largest) in deviation.outputs.items():
-        if not difference <= _BARS[real.name][0] * max(1.0, largest):
-            raise ExportError(
-                f"the extra output {name!r} differs from JAX by {difference:.1e} on the reference structure; it must"
-                " not depend on padding: edges beyond the cutoff, dummy rows, numbers of rows and edges"
-            )
-    if not (deviation.energy <= energy_bar and deviation.force <= force_bar):
-        raise ExportError(
+    file: Path
+    target: Path  #: what the file will be called
+    energy_fn: Callable[[Any, Any], Any]
+    real: np.dtype
+    layers: int
+
+    def run(
+        self, programs: Mapping[str, Program], called: Sequence[str], atoms: Any, reference: Reference | None
+    ) -> tuple[Any, float | None, str]:
+        """Deviations from JAX and the jump at the cutoff, or None and why not: what cannot be run here, as the user
+        knows.
+
+        Without a ``reference`` the bundle is run, but not compared. Raises :class:`ExportError` where the bundle cannot
+        be loaded or run, or differs too much.
+        """
+        if "cpu" not in programs:
+            return None, None, "it holds no program for the CPU"
+        try:
+            from ._native import compare_with_reference, jump_at_the_cutoff, load, run_structure
+        except ImportError as error:
+            return None, None, f"the native module is missing ({error})"
+        try:
+            model = load(self.file)
+            if reference is None:
+                run_structure(model, atoms)
+                return None, None, ""
+            deviation = compare_with_reference(model, reference, parts=2)
+            if self._complaint(deviation):
+                whole = compare_with_reference(model, reference)
+        except PluginError as error:
+            if error.text.startswith("no PJRT plugin for device"):
+                return None, None, str(error)
+            raise self._failure("the exported program cannot be verified", error) from None
+        except ProviderError as error:
+            # Whoever announces a target says that a provider will be there where the bundle is used.
+            if any(f"needs the FFI target `{target}`" in error.text for target in called):
+                why = "no provider is here for a custom call that was announced"
+                return None, None, f"{why}: {self._named(error)}"
+            raise self._failure("the exported program cannot be verified", error) from None
+        except (CompileError, ExecutionError, FormatError) as error:
+            raise self._failure("the exported program fails where JAX does not", error) from None
+        complaint = self._complaint(deviation)
+        if complaint:
+            raise about(self.energy_fn, f"{complaint}; {self._reason(self._complaint(whole))}")
+        bar = _BARS[self.real.name][0] * max(1.0, deviation.largest_energy)
+        try:
+            jump = jump_at_the_cutoff(model, atoms, bar, parts=2)
+        except ExecutionError:  # an atom that is made to lack a neighbour may be more than the function can do
+            jump = None
+        return deviation, jump, ""
+
+    def _named(self, error: StableMDError) -> str:
+        return error.text.replace(str(self.file), str(self.target))
+
+    def _failure(self, what: str, error: StableMDError) -> ExportError:
+        return about(self.energy_fn, f"{what}: {self._named(error)}")
+
+    def _complaint(self, deviation: Any) -> str:
+        """What differs from JAX by more than rounding, or \"\"."""
+        energy_bar, force_bar = _BARS[self.real.name]
+        for name, (difference, largest) in deviation.outputs.items():
+            if not difference <= energy_bar * max(1.0, largest):
+                return (
+                    f"the extra output {name!r} differs from JAX by {difference:.1e} on the reference structure, padded"
+                    " and split as on two ranks"
+                )
+        energy_bar *= max(1.0, deviation.largest_energy)
+        force_bar *= max(1.0, deviation.largest_force)
+        if deviation.energy <= energy_bar and deviation.force <= force_bar:
+            return ""
+        return (
             f"the exported program differs from JAX by {deviation.energy:.1e} in energy per atom and"
-            f" {deviation.force:.1e} in force on the reference structure; energy_fn must not depend on padding: edges"
-            " beyond the cutoff, dummy rows, numbers of rows and edges"
+            f" {deviation.force:.1e} in force on the reference structure, padded and split as on two ranks"
         )
-    return deviation, ""
+
+    def _reason(self, also_whole: str) -> str:
+        if also_whole:
+            return (
+                "energy_fn must not depend on padding: edges beyond the cutoff, dummy rows, numbers of rows and edges"
+            )
+        if self.layers == 1:
+            return (
+                "in one piece it agrees, so an atom's energy depends on its row, or on atoms that are not its"
+                " neighbours: where sums over neighbours build on each other, pass layers= their number, and have layer"
+                " l use the first graph.edges[l] edges and compute graph.rows[l] rows"
+            )
+        return (
+            "in one piece it agrees, so the layers mix up their rows: layer l uses the first graph.edges[l] edges and"
+            f" computes graph.rows[l] rows, for l = 1 to {self.layers}; graph.rows[-1] is right in the last layer only,"
+            " and layers= must be the number of sums over neighbours that build on each other"
+        )

@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ._errors import FormatError
 from ._sizes import MAX_LAYERS, symbols
 from ._template import parse_affine
+from ._text import is_printable
 
 FORMAT = 2  #: newest version that is read; see :func:`format_of` for what is written
 KEY = "stablemd"  #: name of the manifest in the file's __metadata__
@@ -129,6 +130,7 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
     expect(_positive(manifest.get("cutoff")), f"cutoff is {manifest.get('cutoff')!r}")
     expect(_strings(elements) and len(elements) > 0, "it lists no elements")
     expect(len(set(elements)) == len(elements), "it lists an element twice")
+    _expect_printable("element", elements, expect)
     energies = manifest.get("atomic_energies")
     expect(
         isinstance(energies, list) and len(energies) == len(elements) and all(map(_finite, energies)),
@@ -139,6 +141,7 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
         isinstance(units, dict) and all(isinstance(units.get(k), str) for k in ("energy", "length")),
         "units do not name energy and length",
     )
+    _expect_printable("unit", (units["energy"], units["length"]), expect)
     widths = _validated_widths(manifest.get("node_outputs", {}), expect)
     programs = manifest.get("programs")
     expect(isinstance(programs, dict) and len(programs) > 0, "it holds no program")
@@ -160,7 +163,14 @@ def _validated_widths(fields: Any, expect: Any) -> dict[str, int]:
         whole = isinstance(one, dict) and isinstance(one.get("width"), int) and not isinstance(one["width"], bool)
         expect(whole and one["width"] >= 1, f"the node output {name} has no width")
         expect(isinstance(one.get("unit"), str), f"the node output {name} has no unit")
+        _expect_printable("unit", (one["unit"],), expect)
     return {name: one["width"] for name, one in fields.items()}
+
+
+def _expect_printable(what: str, texts: Iterable[str], expect: Any) -> None:
+    """Engines print these as they are."""
+    for text in texts:
+        expect(is_printable(text), f"the {what} {text!r} holds control characters")
 
 
 def _validate_program(

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ._bundle import read_bundle
 from ._connector import Model, Runtime
-from ._errors import ArgumentError
+from ._errors import ArgumentError, argument
 from ._graphs import HopGraph, edge_forces, part_graph
 from ._reference import OriginalValues, Reference, structure_graph
 
@@ -51,7 +51,8 @@ def _check_options(device: Any, plugin: Any, threads: Any, cache: Any) -> None:
     whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if not (whole and 0 <= threads <= _MOST_THREADS):
         raise ArgumentError(
-            f"threads must be a whole number from 1 to {_MOST_THREADS}, or 0 for all cores, got {threads!r}"
+            f"{argument('threads')} must be a whole number from 1 to {_MOST_THREADS}, or 0 for all cores,"
+            f" got {threads!r}"
         )
 
 
@@ -106,15 +107,19 @@ class Deviation:
     original: tuple[float, float] | None = None  #: from the original: energy per atom, force
 
 
+def run_structure(model: Model, atoms: Any) -> None:
+    """Evaluates a structure of ``ase.Atoms``. Raises :class:`ExecutionError` where the result is not finite."""
+    evaluate(model, structure_graph(atoms, model.elements, model.cutoff, model.layers))
+
+
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
     """Evaluates a reference structure and compares; in ``parts``, as on so many ranks, so that there are ghosts."""
     whole = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers)
     count = len(whole.species)
-    owners = [np.arange(count)[number::parts] for number in range(min(parts, count))]
-    graphs = [part_graph(whole, owned, model.layers) for owned in owners] if len(owners) > 1 else [whole]
+    graphs = _parts(whole, parts, model.layers)
     energies, forces = np.zeros(count), np.zeros((count, 3))
     extra = {name: np.zeros_like(values) for name, values in reference.outputs.items()}
-    for graph in sorted(graphs, key=lambda graph: -sum(graph.edges)):  # later ones fit into the first one's arrays
+    for graph in graphs:
         node_energy, gradient, outputs = evaluate(model, graph)
         energies[graph.atoms[: graph.owned]] = node_energy
         for name, values in extra.items():
@@ -129,6 +134,68 @@ def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -
         float(np.abs(reference.forces).max()),
         {n: (float(np.abs(extra[n] - v).max()), float(np.abs(v).max())) for n, v in reference.outputs.items()},
         _difference_from_original(energies.sum() + constants.sum(), forces, reference.original),
+    )
+
+
+def _parts(whole: HopGraph, parts: int, layers: int) -> list[HopGraph]:
+    """The graphs of so many ranks, the largest first: later ones fit into its arrays."""
+    count = len(whole.species)
+    owners = [np.arange(count)[number::parts] for number in range(min(parts, count))]
+    graphs = [part_graph(whole, owned, layers) for owned in owners] if len(owners) > 1 else [whole]
+    return sorted(graphs, key=lambda graph: -sum(graph.edges))
+
+
+_MOST_PAIRS = 4
+_LEAST_JUMP = 1e-6  # energies that change by less are as good as continuous
+
+
+def jump_at_the_cutoff(model: Model, atoms: Any, bar: float, parts: int = 1) -> float:
+    """Largest change of an atom's energy where one of its neighbours leaves the cutoff; 0 for a continuous energy.
+
+    In one of ``parts`` of a structure, pairs of neighbours of some elements are moved to just below the cutoff, and
+    away. What is left of their contribution from 1 % below to just below tells a jump from a smooth end. ``bar`` is
+    the noise of an energy.
+    """
+    whole = structure_graph(atoms, model.elements, model.cutoff, model.layers)
+    graph = _parts(whole, parts, model.layers)[0]
+    lengths = np.linalg.norm(graph.vectors, axis=1)
+    kinds = np.sort(graph.species[np.stack([graph.centers, graph.neighbors])], axis=0).T
+    jumps = [0.0]
+    for kind in np.unique(kinds, axis=0)[:_MOST_PAIRS]:
+        edges = np.flatnonzero((kinds == kind).all(axis=1) & (graph.centers < graph.owned))
+        if len(edges) == 0:
+            continue
+        pair = _both_directions(graph, int(edges[np.argmax(lengths[edges])]))
+        apart = evaluate(model, _without(graph, pair))[0]
+        far, near = (
+            np.abs(evaluate(model, _stretched(graph, pair, part * model.cutoff))[0] - apart) for part in (0.99, 0.99999)
+        )
+        jumps += near[(near > max(bar, _LEAST_JUMP)) & (near > 0.3 * far)].tolist()
+    return max(jumps)
+
+
+def _both_directions(graph: HopGraph, edge: int) -> np.ndarray:
+    """An edge and, where this part of a structure has it, the same seen from its other end."""
+    reverse = (
+        (graph.centers == graph.neighbors[edge])
+        & (graph.neighbors == graph.centers[edge])
+        & (np.abs(graph.vectors + graph.vectors[edge]).max(axis=1) < 1e-9)
+    )
+    return np.union1d([edge], np.flatnonzero(reverse))
+
+
+def _stretched(graph: HopGraph, edges: np.ndarray, length: float) -> HopGraph:
+    vectors = graph.vectors.copy()
+    vectors[edges] *= length / np.linalg.norm(vectors[edges], axis=1, keepdims=True)
+    return replace(graph, vectors=vectors)
+
+
+def _without(graph: HopGraph, edges: np.ndarray) -> HopGraph:
+    keep = np.ones(len(graph.centers), bool)
+    keep[edges] = False
+    counts = tuple(int(part.sum()) for part in np.split(keep, np.cumsum(graph.edges)[:-1]))
+    return replace(
+        graph, centers=graph.centers[keep], neighbors=graph.neighbors[keep], vectors=graph.vectors[keep], edges=counts
     )
 
 

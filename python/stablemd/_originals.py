@@ -74,6 +74,11 @@ def _bundle(path: Path) -> Original:
 
 
 def _mace_torch(path: Path, head: str | None, features: Mapping[str, float]) -> Original:
+    from .mace._foreign import foreign
+
+    what = foreign(path)
+    if what:
+        raise FormatError(f"{path} {what}")
     options = {} if head is None else {"head": head}
     with _quiet():
         try:

@@ -20,7 +20,7 @@ from jax import export as jax_export
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
-from ._errors import ExportError
+from ._errors import ExportError, argument
 from ._manifest import GRAPH_ROLES, RESERVED_OUTPUTS, is_output_name
 from ._sizes import Sizes, symbols, tracing_sets
 from ._template import Misfit, fit_template, instantiate
@@ -81,7 +81,8 @@ def energy_and_gradient(
             return jnp.where(own.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.zeros_like(values))
 
         def total_energy(vectors):
-            graph = Graph(species, vectors, centers, neighbors, owned, rows, edges)
+            counts = _PerLayer("rows", rows), _PerLayer("edges", edges)
+            graph = Graph(species, vectors, centers, neighbors, owned, *counts)
             energies, extra = _split_result(energy_fn(params, graph))
             energies = owned_rows(_checked_energies(energies, rows[-1], vectors.dtype))
             notice({name: _checked_width(name, values, rows[-1], vectors.dtype) for name, values in extra.items()})
@@ -91,6 +92,30 @@ def energy_and_gradient(
         return energies, gradient, *extra
 
     return program
+
+
+class NoSuchLayerError(IndexError):
+    """The function asks for a layer that the graph has not."""
+
+
+class _PerLayer(tuple):
+    """``graph.rows`` or ``graph.edges``, a tuple that says what is wrong with an index of a layer it has not."""
+
+    def __new__(cls, name: str, values: Sequence[int]) -> _PerLayer:
+        self = super().__new__(cls, values)
+        self.name = name
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            layers = len(self) - 1
+            asked = index if index >= 0 else -index - 1  # of so many layers -n would be the first
+            raise NoSuchLayerError(
+                f"energy_fn uses graph.{self.name}[{index}], but the graph has {layers} layer{'s' * (layers > 1)}:"
+                f" pass layers={asked} if so many sums over neighbours build on each other"
+            ) from None
 
 
 def _split_result(result: Any) -> tuple[Any, dict[str, Any]]:
@@ -160,6 +185,7 @@ class Tracer:
     ):
         self.energy_fn, self.unflatten, self.dtype = energy_fn, unflatten, dtype
         self.weights = [jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights]
+        self.announced = frozenset(targets)
         self.checks = [jax_export.DisabledSafetyCheck.custom_call(target) for target in targets]
         self.outputs: dict[str, int] | None = None  #: widths of extra outputs by name, known after the first trace
         self._jitted: dict[Sizes, Callable] = {}
@@ -174,9 +200,25 @@ class Tracer:
             return jax_export.export(function, platforms=[platform], disabled_checks=self.checks)(*arguments)
         except ExportError as error:
             # A new error: this one has been through JAX, which adds its own frames and a note behind our line.
-            raise self.refusal(str(error)) from None
+            raise self.refusal(error.text) from None
         except Exception as error:
-            raise _tracing_error(error, sizes) from error
+            raise self._tracing_error(error, sizes) from error
+
+    def _tracing_error(self, error: Exception, sizes: Sizes) -> ExportError:
+        text = str(error)
+        if "custom calls whose targets have no compatibility guarantees" in text:
+            names = ", ".join(sorted(set(re.findall(r"custom_call @(\S+?)\(", text)))) or "unknown"
+            return self.refusal(
+                f"the program makes FFI calls that were not announced; pass targets=[...] with: {names}"
+            )
+        place = _last_frame(error)
+        if isinstance(error, NoSuchLayerError):
+            return ExportError(f"{place}: {text}") if place else self.refusal(text)
+        what = (
+            f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
+            f"{f' in {place}' if place else ''}: {_first_line(text)}{_advice(error)}"
+        ).rstrip(": ")
+        return ExportError(what) if place else self.refusal(what)
 
     def refusal(self, what: str) -> ExportError:
         """The error that says this about the function, with the place of its definition."""
@@ -202,32 +244,55 @@ def about(energy_fn: Callable, what: str) -> ExportError:
     return ExportError(f"{code.co_filename}:{code.co_firstlineno}: {what}")
 
 
-def _tracing_error(error: Exception, sizes: Sizes) -> ExportError:
-    text = str(error)
-    if "custom calls whose targets have no compatibility guarantees" in text:
-        names = ", ".join(sorted(set(re.findall(r"custom_call @(\S+?)\(", text)))) or "unknown"
-        return ExportError(f"the program makes FFI calls that were not announced; pass targets=[...] with: {names}")
-    place = _last_frame(error)
-    return ExportError(
-        f"energy_fn cannot be traced for rows={sizes.rows}, edges={sizes.edges}: {type(error).__name__}"
-        f"{f' in {place}' if place else ''}: {_first_line(text)}{_advice(error)}"
-    )
+_MASKS = (
+    " (how many entries a mask keeps is not known while a function is traced: keep them all, and set those that do not"
+    " count to zero with jnp.where(mask, values, 0))"
+)
+
+#: functions of jax.numpy whose result has as many entries as a condition holds
+_COUNTING = ("nonzero", "argwhere", "flatnonzero", "where", "compress", "extract", "unique")
 
 
 def _advice(error: Exception) -> str:
+    text, calls = str(error), {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if "Reverse-mode differentiation does not work for lax.while_loop" in text:
+        return (
+            " (forces are a derivative, and a loop of unknown length has none in JAX: use jax.lax.scan, or"
+            " jax.lax.fori_loop from one Python int to another)"
+        )
+    if "callback" in text.lower():
+        return (
+            " (a bundle runs without Python: no jax.debug.print, no jax.pure_callback and the like in what is exported)"
+        )
+    if isinstance(error, jax.errors.UnexpectedTracerError) or "safe_zip" in text:
+        return (
+            " (energy_fn seems to use an array that an earlier call has kept, in a global or a cache: it must compute"
+            " all from its arguments)"
+        )
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
+        return _MASKS
     if not isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
         return ""
-    if any(frame.name.startswith("segment_") for frame in traceback.extract_tb(error.__traceback__)):
+    if any(name.startswith("segment_") for name in calls):
         return " (the number of segments must be given: num_segments=graph.rows[-1] where they are the graph's atoms)"
+    if not calls.isdisjoint(_COUNTING):
+        return _MASKS
     return (
         " (values are not known while a function is traced: use jnp.where, jax.lax and jax.numpy for what needs them)"
     )
 
 
-def _last_frame(error: Exception) -> str:
-    """``file:line`` of the innermost frame that is neither JAX's nor ours."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_plumbing(f.filename)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+def _last_frame(error: BaseException | None) -> str:
+    """``file:line`` of the innermost frame that is neither JAX's nor ours.
+
+    What fails while JAX transforms a program has the frames of the operation in its cause.
+    """
+    while error is not None:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_plumbing(f.filename)]
+        if frames:
+            return f"{frames[-1].filename}:{frames[-1].lineno}"
+        error = error.__cause__
+    return ""
 
 
 _JAX = tuple(Path(package.__file__).parent for package in (jax, jaxlib))
@@ -292,12 +357,16 @@ def build_program(
     except Misfit as misfit:
         raise _explain(misfit, tracer, sizes, platform) from None
     assert arguments is not None
+    targets = _targets(template)
+    strangers = [target for target in targets if target not in tracer.announced]
+    if strangers:
+        raise _unannounced(strangers, tracer, sizes[0], platform)
     count = len(GRAPH_ROLES)
     return Program(
         template,
         tuple(GRAPH_ROLES[i] for i in arguments if i < count),
         tuple(i - count for i in arguments if i >= count),
-        _targets(template),
+        targets,
     )
 
 
@@ -313,6 +382,23 @@ def _all_arguments(program: Program) -> tuple[int, ...]:
 def _targets(template: str) -> tuple[str, ...]:
     found = re.findall(r'call_target_name = #vhlo\.string_v1<"([^"]*)">', template)
     return tuple(sorted(set(found) - _XLA_TARGETS))
+
+
+def _unannounced(targets: Sequence[str], tracer: Tracer, sizes: Sizes, platform: str) -> ExportError:
+    """About custom calls that JAX serves with libraries of its own, and that a PJRT plugin cannot."""
+    text = program_text(tracer.export(sizes, platform), locations=True)
+    code = [line for line in text.split("\n") if not line.startswith("#loc")]
+    target = f'call_target_name = #vhlo.string_v1<"{targets[0]}">'
+    first = next(number for number, line in enumerate(code) if target in line)
+    operation, place = locate(text, first)
+    where = f"operation '{operation}'" + (f" ({place})" if place else "")
+    what = (
+        f"{where} calls {', '.join(targets)}, which JAX brings along for {platform} and no bundle can call: write it"
+        " with sums, products and elementary functions (eigenvalues, inverses and determinants of 2x2 and 3x3 matrices"
+        f" have closed forms), leave {platform} out of {argument('platforms')}, or pass"
+        f" {argument('targets', list(targets))} and put a provider on STABLEMD_FFI_PATH where it runs"
+    )
+    return ExportError(what) if place else tracer.refusal(what)
 
 
 _REASONS = {
@@ -338,7 +424,8 @@ def _explain(misfit: Misfit, tracer: Tracer, sizes: Sequence[Sizes], platform: s
 def locate(text_with_locations: str, line: int) -> tuple[str, str]:
     """Name and source place of the operation in line ``line`` (without location lines) of a text with locations.
 
-    A constant has no place of its own: it stands for the operation that it first goes into.
+    A constant has no place of its own: it stands for the operation that it first goes into. What JAX keeps in a
+    function of its own has the place of the first call of that function.
     """
     lines = text_with_locations.split("\n")
     aliases = dict(match.groups() for match in (re.match(r"(#loc\d*) = (.*)$", one) for one in lines) if match)
@@ -352,17 +439,34 @@ def locate(text_with_locations: str, line: int) -> tuple[str, str]:
     place = _PLACE.search(code[_end(code, line)])
     if place is None:
         return operation, ""
-    primitive = (place[1] or "").rsplit("/", 1)[-1].rstrip(":")
+    primitive = (place[1] or place[3] or "").rsplit("/", 1)[-1].rstrip(":")
     if primitive and primitive != operation:
         operation = f"{operation}, jax {primitive}"
-    return operation, _source(place[2], aliases)
+    source = _source(place[2] or "", aliases)
+    seen: set[int] = set()
+    while not source and (call := _first_call(code, line)) is not None and call not in seen:
+        seen.add(call)
+        line, place = call, _PLACE.search(code[call])
+        source = _source((place and place[2]) or "", aliases)
+    return operation, source
 
 
 _OPERATION = re.compile(r'"((?:vhlo|stablehlo|builtin|func)\.[\w.]+)"')
 _CARRIERS = re.compile(r'^\s*(%\w+) = "vhlo\.(?:constant|broadcast_in_dim|convert|reshape)_v\d+"')
 
 
-_PLACE = re.compile(r'(?:"([^"]*)"\()?(#loc\d+)\)?$')
+_PLACE = re.compile(r'(?:(?:"([^"]*)"\()?(#loc\d+)\)?|"([^"]*)")$')
+_NAME = re.compile(r'sym_name = #vhlo\.string_v1<"([^"]*)">')
+
+
+def _first_call(code: Sequence[str], line: int) -> int | None:
+    """The line that first calls the function which ``line`` belongs to."""
+    begin = next((i for i in range(line, -1, -1) if '"vhlo.func_v' in code[i]), None)
+    name = _NAME.search(code[begin]) if begin is not None else None
+    if name is None:
+        return None
+    callee = f'callee = #vhlo.string_v1<"{name[1]}">'
+    return next((i for i, one in enumerate(code) if callee in one), None)
 
 
 def _first_use(code: Sequence[str], line: int) -> int:

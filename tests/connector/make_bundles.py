@@ -186,7 +186,10 @@ def write_broken(folder, text):
     write(folder / "unknown_symbol.safetensors", text + "@{Q}", manifest)
     write(folder / "not_mlir.safetensors", "@{N} is no program", manifest)
     write(folder / "other_weight.safetensors", text, manifest, TABLE[:1])
-    write(folder / "broken_body.safetensors", text.replace('"vhlo.multiply_v1"', '"vhlo.mystery_v1"', 1), manifest)
+    write(folder / "newer_body.safetensors", text.replace('"vhlo.multiply_v1"', '"vhlo.multiply_v9"', 1), manifest)
+    write(folder / "broken_body.safetensors", text.replace('"vhlo.multiply_v1"', '"vhlo.multiply_v1', 1), manifest)
+    manifest["versions"] = {}
+    write(folder / "no_versions.safetensors", text.replace('"vhlo.multiply_v1"', '"vhlo.multiply_v9"', 1), manifest)
     manifest["programs"]["cpu"]["outputs"].reverse()
     write(folder / "swapped_outputs.safetensors", text, manifest)
     manifest = make_manifest(1, "float32", "")

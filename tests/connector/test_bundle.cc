@@ -10,6 +10,7 @@
 #include "c_api.h"
 #include "check.h"
 #include "error.h"
+#include "escape.h"
 #include "hash.h"
 
 namespace {
@@ -176,9 +177,35 @@ TEST(manifests) {
   CHECK_CONTAINS(complaint_about("/units", "metal"), "manifest.units: must be an object");
   CHECK_CONTAINS(complaint_without("/units", "energy"), "manifest.units: lacks `energy`");
   CHECK_CONTAINS(complaint_about("/programs", json::array()), "manifest.programs: must be an object");
+  for (const char *pointer : {"/elements/0", "/units/energy", "/units/length"}) {
+    for (const char *value : {"e\x1b[2JV", "e\rV", "e\nV", "\u202eVe", "e\u009bV"})
+      CHECK_CONTAINS(complaint_about(pointer, value), "holds control characters");
+    CHECK_EQUAL(complaint_about(pointer, "\u00c5"), "no complaint");
+  }
   for (const char *key : {"format", "dtype", "cutoff", "layers", "elements", "atomic_energies", "units", "programs"}) {
     CHECK_CONTAINS(complaint_without("", key), std::string("lacks `") + key + "`");
   }
+}
+
+TEST(what_may_be_shown) {
+  for (const char *text : {"", "plain `text`, \\n", "\u00c5ngstr\u00f6m", "\u6c34", "\U0001f600"}) {
+    CHECK_EQUAL(stablemd::escaped(text), text);
+    CHECK(stablemd::is_printable(text));
+  }
+  const std::pair<std::string, const char *> cases[] = {
+      {"a\nb\rc\td", "a\\nb\\rc\\td"},
+      {std::string("\0\x1b[31m\x7f", 7), "\\x00\\x1b[31m\\x7f"},
+      {"\u009b\u202e\u2066\u200b\ufeff", "\\x9b\\u202e\\u2066\\u200b\\ufeff"},
+      {"\xff\xc3", "\\xff\\xc3"},
+      {"\xc0\x80\xed\xa0\x80", "\\xc0\\x80\\xed\\xa0\\x80"},
+      {"\xf4\x90\x80\x80\U000e0041", "\\xf4\\x90\\x80\\x80\\U000e0041"},
+  };
+  for (const auto &[text, expected] : cases) CHECK_EQUAL(stablemd::escaped(text), expected);
+  char small[6];
+  stablemd::escape_into(small, sizeof small, "abc\nd");
+  CHECK_EQUAL(std::string(small), "abc\\n");
+  stablemd::escape_into(small, sizeof small, "abcd\u00c5");
+  CHECK_EQUAL(std::string(small), "abcd");
 }
 
 TEST(programs) {

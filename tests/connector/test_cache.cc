@@ -2,11 +2,13 @@
 // The executable cache: what is kept, for whom, and what happens to files that are damaged, foreign or unreachable.
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -40,16 +42,20 @@ struct TemporaryFolder {
   const fs::path path;
 };
 
+using Outcome = ExecutableCache::Outcome;
+
 struct Asked {
-  bool stored;
+  bool stored, kept;
   std::string loaded;
   int made = 0;
 };
 
 Asked ask(const ExecutableCache &cache, const std::string &key, const std::string &blob) {
   Asked asked{};
-  asked.stored = cache.obtain(
+  const Outcome outcome = cache.obtain(
       key, [&](std::string_view bytes) { return asked.loaded = bytes, true; }, [&] { return ++asked.made, blob; });
+  asked.stored = outcome == Outcome::loaded;
+  asked.kept = outcome == Outcome::made_and_kept;
   CHECK_EQUAL(asked.stored, asked.made == 0);
   return asked;
 }
@@ -66,7 +72,7 @@ const std::string kBlob = std::string("machine\0code", 12) + std::string(5000, '
 TEST(what_is_made_is_found_again) {
   const TemporaryFolder folder("found");
   const ExecutableCache cache(folder.string() + "/a/b", Log());
-  CHECK(!ask(cache, "key", kBlob).stored);
+  CHECK(ask(cache, "key", kBlob).kept);
   const Asked again = ask(cache, "key", "");
   CHECK(again.stored);
   CHECK(again.loaded == kBlob);
@@ -126,9 +132,9 @@ TEST(an_entry_that_cannot_be_loaded_is_replaced) {
   const ExecutableCache cache(folder.string(), Log());
   ask(cache, "key", "old");
   int made = 0;
-  const bool stored =
+  const Outcome outcome =
       cache.obtain("key", [](std::string_view) { return false; }, [&] { return ++made, std::string("new"); });
-  CHECK(!stored);
+  CHECK(outcome == Outcome::made_and_kept);
   CHECK_EQUAL(made, 1);
   CHECK_EQUAL(ask(cache, "key", "").loaded, "new");
 }
@@ -137,6 +143,7 @@ TEST(no_directory_no_cache) {
   const ExecutableCache cache("", Log());
   CHECK(!cache.enabled());
   for (int i = 0; i < 2; ++i) CHECK_EQUAL(ask(cache, "key", kBlob).made, 1);
+  CHECK(!ask(cache, "key", kBlob).kept);
 }
 
 TEST(a_directory_that_cannot_be_used) {
@@ -150,11 +157,34 @@ TEST(a_directory_that_cannot_be_used) {
   for (const std::string &directory : {file, file + "/below", std::string("/proc/none"), open}) {
     std::vector<test::LogLine> lines;
     const ExecutableCache cache(directory, Log(test::keep_line, &lines));
-    for (int i = 0; i < 3; ++i) CHECK_EQUAL(ask(cache, "key", kBlob).made, 1);
+    for (int i = 0; i < 3; ++i) {
+      const Asked asked = ask(cache, "key", kBlob);
+      CHECK_EQUAL(asked.made, 1);
+      CHECK(!asked.kept);
+    }
     CHECK_EQUAL(lines.size(), size_t{1});
     CHECK_EQUAL(lines.at(0).level, SMD_LOG_WARNING);
     CHECK_CONTAINS(lines.at(0).line, directory);
   }
+}
+
+TEST(a_disk_that_is_full) {
+  const TemporaryFolder folder("full");
+  std::vector<test::LogLine> lines;
+  const ExecutableCache cache(folder.string(), Log(test::keep_line, &lines));
+  rlimit before;
+  CHECK_EQUAL(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // else the process ends
+  CHECK_EQUAL(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Asked asked = ask(cache, "key", kBlob);
+  CHECK_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  CHECK(!asked.kept);
+  CHECK_EQUAL(lines.size(), size_t{1});
+  CHECK(folder.files(".exe").empty() && folder.files(".tmp").empty());
+  CHECK(ask(cache, "key", kBlob).kept);
 }
 
 TEST(a_link_in_place_of_an_entry_is_not_followed) {
@@ -380,7 +410,9 @@ TEST(executables_of_a_plugin) {
     const test::Runtime runtime(folder.string());
     CHECK_EQUAL(evaluates_from_cache(runtime), stored);
     CHECK_EQUAL(runtime.log.size(), size_t{stored ? 0u : 2u});
-    if (!stored) CHECK_CONTAINS(runtime.log.at(0).line, "compiling the program for N=");
+    if (stored) continue;
+    CHECK_CONTAINS(runtime.log.at(0).line, "compiling the program for N=");
+    CHECK_CONTAINS(runtime.log.at(1).line, " s, kept in the cache");
   }
   {
     const test::Runtime more_threads(folder.string(), 2);
@@ -420,6 +452,15 @@ TEST(a_plugin_without_a_usable_directory) {
   const test::Runtime runtime("/proc/none");
   CHECK(!evaluates_from_cache(runtime));
   CHECK_EQUAL(runtime.warnings(), 1);
+}
+
+TEST(nothing_is_said_to_be_kept_that_is_not) {
+  for (const char *folder : {"", "/proc/none"}) {
+    const test::Runtime runtime(folder);
+    CHECK(!evaluates_from_cache(runtime));
+    CHECK_CONTAINS(runtime.log.back().line, " s, not kept in a cache");
+    for (const test::LogLine &line : runtime.log) CHECK(line.line.find("cached afterwards") == std::string::npos);
+  }
 }
 
 CHECK_MAIN

@@ -352,7 +352,22 @@ TEST(a_program_that_the_compiler_refuses) {
   const smd_graph_size size = one_hop(3, 1);
   Model nonsense(runtime, test::bundle_path("broken_body"));
   CHECK_EQUAL(smd_model_reserve(nonsense.handle, &size, &graph), SMD_ERROR_COMPILE);
-  CHECK_CONTAINS(smd_last_error(), "XLA cannot compile the program");
+  CHECK_CONTAINS(smd_last_error(), "is damaged or not for the PJRT plugin ");
+}
+
+TEST(a_program_that_is_newer_than_the_plugin) {
+  const Runtime runtime;
+  auto graph = test::sized<smd_graph>();
+  const smd_graph_size size = one_hop(3, 1);
+  for (const char *name : {"newer_body", "no_versions"}) {
+    Model newer(runtime, test::bundle_path(name));
+    CHECK_EQUAL(smd_model_reserve(newer.handle, &size, &graph), SMD_ERROR_PLUGIN);
+    CHECK_CONTAINS(smd_last_error(), " is newer than the PJRT plugin ");
+    CHECK_CONTAINS(smd_last_error(), ", which reads StableHLO up to ");
+    CHECK_CONTAINS(smd_last_error(), "it holds `vhlo.multiply_v9`, which the plugin does not know: upgrade the plugin");
+    const bool tells = std::string(smd_last_error()).find("(written by jax ") != std::string::npos;
+    CHECK_EQUAL(tells, std::string(name) == "newer_body");
+  }
 }
 
 CHECK_MAIN

@@ -145,6 +145,13 @@ TEST(information) {
   CHECK_EQUAL(info.provider_count, 0);
 }
 
+TEST(errors_are_one_line_without_control_characters) {
+  const Runtime runtime;
+  smd_model *model = nullptr;
+  CHECK_EQUAL(smd_model_load(runtime.handle, "a\n\x1b[2J\u202eb", &model), SMD_ERROR_FILE);
+  CHECK_CONTAINS(smd_last_error(), "a\\n\\x1b[2J\\u202eb: cannot be opened");
+}
+
 TEST(the_last_error_belongs_to_the_thread) {
   smd_model *model = nullptr;
   CHECK_EQUAL(smd_model_load(nullptr, "x", &model), SMD_ERROR_ARGUMENT);

@@ -5,14 +5,19 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import ase.io
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from ase.data import chemical_symbols
 from click.testing import CliRunner
 from potentials import message_passing
 from stablemd import StableMDError, __version__
@@ -236,6 +241,7 @@ def test_check_against_another_model(carbide, bundles, tmp_path):
 def test_check_mistakes(bundles, tmp_path):
     bundle = bundles("message_passing")
     (tmp_path / "noise.model").write_bytes(b"noise")
+    (tmp_path / "dict.model").write_bytes(b"\x80\x02}X\5\0\0\0epochK\3s.")
     (tmp_path / "noise.xyz").write_text("noise")
     words = ("check", bundle, "-q")
     assert "--plot needs --against MODEL" in error(*words, "--plot", "x.png")
@@ -244,6 +250,7 @@ def test_check_mistakes(bundles, tmp_path):
     cases = [
         (["--against", tmp_path / "none.model"], "there is no file"),
         (["--against", tmp_path / "noise.model"], "mace-torch cannot open"),
+        (["--against", tmp_path / "dict.model"], "dict.model is a dict with the keys epoch, not a MACE model"),
         (["--against", DATA / "sic" / "mace-jax"], "looks like a MACE-JAX model"),
         (["--against", bundle, "--plot", tmp_path / "x.docx"], "no suffix of a picture"),
         (["--against", bundle, "--plot", tmp_path / "x"], "no suffix of a picture"),
@@ -256,7 +263,7 @@ def test_check_mistakes(bundles, tmp_path):
     ]
     for options, complaint in cases:  # before any work: nothing is printed of the first comparison
         assert complaint in error(*words, *options)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["iron.xyz", "noise.model", "noise.xyz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dict.model", "iron.xyz", "noise.model", "noise.xyz"]
 
 
 def test_info_on_kernels_for_a_gpu(tmp_path):
@@ -304,6 +311,120 @@ def test_export_mistakes(tmp_path, model):
     assert "unexpected" in error("export", model, "more", "-o", out)
     assert "No such command" in error("exprot")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def mace_jax(folder, **fields):
+    """A copy of a small MACE-JAX model with other fields in its configuration."""
+    source = DATA / "mace_jax_forms"
+    config = json.loads((source / "embedded.json").read_text())
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    shutil.copy(source / "embedded.msgpack", folder / "params.msgpack")
+    return folder
+
+
+PYTHON = re.compile(
+    r"""\b[a-z_]+=(?![A-Z]+\b)|\b(head|elements|gpu|kernels|features|platforms|dtype)\s=\s|\['|\{'|\('"""
+)
+
+
+def test_errors_name_the_options_that_were_typed(tmp_path, bundles):
+    """Not the arguments of the Python functions behind them."""
+    config = json.loads((DATA / "mace_jax_forms" / "embedded.json").read_text())
+    spec = next(iter(config["embedding_specs"].values()))
+    plain, out = mace_jax(tmp_path / "plain"), tmp_path / "out.safetensors"
+    heads = mace_jax(tmp_path / "heads", heads=["pbe", "r2scan"])
+    specs = mace_jax(tmp_path / "specs", embedding_specs={"pressure": {**spec, "type": "continuous", "in_dim": 1}})
+    symbol = chemical_symbols[config["atomic_numbers"][0]]
+    cases = [
+        ((heads,), "has several heads: choose one with --head, of pbe, r2scan"),
+        ((plain, "--head", "pbe"), "has no head 'pbe'"),
+        ((plain, "--gpu", "h200"), "--gpu names the device of OpenEquivariance's kernels; it needs --kernels oeq"),
+        ((plain, "--kernels", "oeq", "--gpu", "abacus"), "--gpu abacus is not known; known are "),
+        ((plain, "--elements", symbol, symbol), f"--elements {symbol} {symbol} must name each element once"),
+        ((plain, "--elements", "Og"), "knows no element 'Og'"),
+        ((plain, "--feature", "total_mass=3"), "takes no total_mass: it embeds"),
+        ((specs,), "embeds pressure: give its value with --feature pressure=VALUE"),
+        ((plain, "--platforms", "tpu gpu"), "--platforms must be some of cpu, cuda, got tpu gpu"),
+        ((plain, "--platforms", ","), "--platforms must be some of cpu, cuda, got none"),
+        ((plain, "--name", "\udcff"), "--name \\udcff is no text in UTF-8"),
+    ]
+    lines = [(error("export", *arguments, "-o", out, "-q"), complaint) for arguments, complaint in cases]
+    bundle = bundles("lennard_jones")
+    lines.append((error("check", bundle, "--threads", 10**12), "--threads must be a whole number from 1 to 1024"))
+    for line, complaint in lines:
+        assert complaint in line
+        assert not PYTHON.search(line.replace(str(tmp_path), "")), line
+
+
+def test_an_argument_that_no_option_has(tmp_path, model, monkeypatch):
+    """The user is told where to give it."""
+    import stablemd.mace
+
+    potential = message_passing()
+    broken = dataclasses.replace(potential, energy_fn=lambda p, g: jnp.nan * potential.energy_fn(p, g))
+    monkeypatch.setattr(stablemd.mace, "load", lambda path, **options: broken)
+    line = error("export", model, "-o", tmp_path / "out.safetensors", "-q", "--platforms", "cpu")
+    assert "pass a structure that suits the model as reference=ase.Atoms from Python" in line
+
+
+def test_a_jump_at_the_cutoff_is_told(tmp_path, model, monkeypatch):
+    import stablemd.mace
+    from potentials import lennard_jones
+
+    def cut(params, graph):
+        r2 = jnp.sum(graph.vectors**2, axis=1)
+        pair = jnp.where(r2 < 8.5**2, 1000 / r2**3, 0)
+        return jax.ops.segment_sum(pair, graph.centers, graph.rows[1])
+
+    monkeypatch.setattr(
+        stablemd.mace, "load", lambda path, **options: dataclasses.replace(lennard_jones(), energy_fn=cut)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stdout, _ = run("export", model, "-o", tmp_path / "x.safetensors", "-q", "--platforms", "cpu")
+    assert f"warning     an atom's energy jumps by {1000 / 8.5**6:.1e} where a neighbour leaves the cutoff" in stdout
+
+
+HOSTILE = "a\x1b[2J\rb\nc\u202ed\x7f\x9b"
+SHOWN = r"a\x1b[2J\rb\nc\u202ed\x7f\x9b"
+
+
+def hostile_bundle(path, bundle, **changes):
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    with safe_open(bundle, framework="numpy") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    manifest = json.loads(metadata["stablemd"])
+    del manifest["checksum"]
+    manifest.update(changes)
+    save_file(tensors, path, metadata={"stablemd": json.dumps(manifest)})
+    return path
+
+
+def test_what_a_file_says_is_shown_without_control_characters(tmp_path, bundles):
+    bundle = bundles("lennard_jones")
+    path = tmp_path / f"{HOSTILE}.safetensors"
+    against = {"framework": HOSTILE, "energy": 0.0, "force": 0.0}
+    source = {HOSTILE: HOSTILE, "verified against": against, "gpu": HOSTILE}
+    hostile_bundle(path, bundle, name=HOSTILE, source=source, versions={HOSTILE: HOSTILE})
+    stdout, _ = run("info", path)
+    assert all(line.isprintable() for line in stdout.split("\n"))
+    for label in ("name", "GPU"):
+        assert re.search(rf"^{label} +{re.escape(SHOWN)}$", stdout, re.MULTILINE)
+    assert f"made with        {SHOWN} {SHOWN}" in stdout and f"original         {SHOWN}: largest" in stdout
+    stdout, _ = run("info", path, "--json")
+    assert all(line.isprintable() and line.isascii() for line in stdout.split("\n"))
+    assert json.loads(stdout)["manifest"]["name"] == HOSTILE
+    stdout, stderr = run("check", path, "-q")
+    assert all(line.isprintable() for line in (stdout + stderr).split("\n"))
+    line = error("export", path, "-o", tmp_path / "x.safetensors", "-q")
+    assert line.isprintable() and "is a bundle already" in line
+    for unit in ({"energy": HOSTILE, "length": "A"}, {"energy": "eV", "length": "\u202eA"}):
+        line = error("info", hostile_bundle(path, bundle, units=unit))
+        assert line.isprintable() and "holds control characters" in line
+    assert "holds control characters" in error("info", hostile_bundle(path, bundle, elements=["A\x1b"]))
 
 
 def test_errors_of_a_loader_are_one_line(tmp_path, model, monkeypatch):

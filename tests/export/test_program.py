@@ -4,13 +4,14 @@
 import dataclasses
 import os
 import traceback
+import warnings
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stablemd import ArgumentError, ExportError, FileError, export_model
+from stablemd import ArgumentError, ExportError, FileError, PluginError, export_model
 
 CUTOFF = 3.0
 
@@ -134,6 +135,118 @@ def test_energy_that_is_not_finite(tmp_path):
     assert "not finite" in line and "reference=ase.Atoms" in line
 
 
+def two_layers(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    step = jnp.maximum(CUTOFF - r, 0) ** 3
+    first = jax.ops.segment_sum(step, graph.centers, graph.rows[1])
+    return params * jax.ops.segment_sum(
+        step[: graph.edges[2]] * jnp.tanh(first)[graph.neighbors[: graph.edges[2]]],
+        graph.centers[: graph.edges[2]],
+        graph.rows[2],
+    )
+
+
+def last_rows_in_both_layers(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    step = jnp.maximum(CUTOFF - r, 0) ** 3
+    first = jax.ops.segment_sum(step, graph.centers, graph.rows[-1])
+    return params * jax.ops.segment_sum(step * jnp.tanh(first)[graph.neighbors], graph.centers, graph.rows[-1])
+
+
+def all_rows_in_one_layer(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    step = jnp.maximum(CUTOFF - r, 0) ** 3
+    first = jax.ops.segment_sum(step, graph.centers, graph.rows[0])
+    return params * jax.ops.segment_sum(step * jnp.tanh(first)[graph.neighbors], graph.centers, graph.rows[1])
+
+
+def test_layers_that_the_graph_has_not(tmp_path):
+    line = refused(tmp_path, two_layers, layers=1)
+    place = f"{__file__}:{two_layers.__code__.co_firstlineno + 5}"
+    assert line == (
+        f"{place}: energy_fn uses graph.edges[2], but the graph has 1 layer: pass layers=2 if so many sums over"
+        " neighbours build on each other"
+    )
+    line = refused(tmp_path, lambda p, g: p * jnp.ones(g.rows[-4]), layers=2)
+    assert "uses graph.rows[-4], but the graph has 2 layers: pass layers=3" in line
+
+
+@pytest.mark.parametrize(
+    "energy_fn, layers, reason",
+    [
+        (last_rows_in_both_layers, 2, "graph.rows[-1] is right in the last layer only"),
+        (all_rows_in_one_layer, 1, "where sums over neighbours build on each other, pass layers= their number"),
+    ],
+)
+def test_layers_that_are_mixed_up(tmp_path, energy_fn, layers, reason):
+    """Right in one piece, where all layers have all rows, and wrong on several ranks."""
+    line = refused(tmp_path, energy_fn, layers=layers)
+    assert line.startswith(f"{__file__}:{energy_fn.__code__.co_firstlineno}: the exported program differs from JAX by ")
+    assert "in one piece it agrees" in line and reason in line and "depend on padding" not in line
+
+
+def loop_of_unknown_length(params, graph):
+    energy = params * pair(graph)
+    return jax.lax.while_loop(
+        lambda state: state[0] < 3,
+        lambda state: (state[0] + 1, jnp.sin(state[1])),
+        (0, energy),
+    )[1]
+
+
+def mask(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    near = r[r < CUTOFF]
+    return params * pair(graph) + jnp.sum(near)
+
+
+def indices_of_a_mask(params, graph):
+    near = jnp.nonzero(graph.vectors[:, 0] > 0)[0]
+    return params * pair(graph) + jnp.sum(near)
+
+
+def prints(params, graph):
+    jax.debug.print("{}", params)
+    return params * pair(graph)
+
+
+def calls_python(params, graph):
+    energy = params * pair(graph)
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(energy.shape, energy.dtype), energy)
+
+
+def keeps_what_it_computed(params, graph, kept={}):  # noqa: B006
+    kept.setdefault("twice", 2 * params)
+    return kept["twice"] * pair(graph)
+
+
+def not_written_yet(params, graph):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "energy_fn, mistake, hint",
+    [
+        (keeps_what_it_computed, 0, "it must compute all from its arguments"),
+        (loop_of_unknown_length, 2, "use jax.lax.scan, or jax.lax.fori_loop from one Python int to another"),
+        (mask, 2, "with jnp.where(mask, values, 0)"),
+        (indices_of_a_mask, 1, "with jnp.where(mask, values, 0)"),
+        (prints, 0, "no jax.debug.print"),
+        (calls_python, 2, "no jax.pure_callback"),
+        (lambda graph: pair(graph), 0, "takes 1 positional argument but 2 were given"),
+        (lambda p, g: None, 0, "energy_fn returned a NoneType"),
+    ],
+)
+def test_each_mistake_has_its_line_and_its_hint(tmp_path, energy_fn, mistake, hint):
+    line = refused(tmp_path, energy_fn)
+    assert f"{__file__}:{energy_fn.__code__.co_firstlineno + mistake}: " in line and hint in line
+
+
+def test_an_exception_without_words(tmp_path):
+    line = refused(tmp_path, not_written_yet)
+    assert line.endswith(f"NotImplementedError in {__file__}:{not_written_yet.__code__.co_firstlineno + 1}")
+
+
 def raises(params, graph):
     raise ValueError("of two lines\nthe first")
 
@@ -205,7 +318,16 @@ def test_a_users_folder_called_jax(tmp_path):
         ({"elements": ["Si", "Xx"]}, "'Xx', which is no chemical symbol"),
         ({"elements": ["X"]}, "'X', which is no chemical symbol"),
         ({"atomic_energies": [1.0, 2.0]}, "one finite number per element (1)"),
-        ({"atomic_energies": [float("inf")]}, "one finite number per element (1)"),
+        ({"atomic_energies": [float("inf")]}, "atomic_energies must be finite numbers, got inf for Si"),
+        ({"atomic_energies": {"Si": np.nan}}, "atomic_energies must be finite numbers, got nan for Si"),
+        ({"params": np.nan}, "params holds 1 of 1 values that are not finite: nan"),
+        (
+            {"params": {"a": [np.ones(3), np.array([[1, 2], [np.inf, np.nan]])]}},
+            "params[a/1] holds 2 of 4 values that are not finite: inf at index [1, 0]",
+        ),
+        ({"units": {"energy": "e\x1bV", "length": "Angstrom"}}, r"units has 'e\x1bV', which holds control characters"),
+        ({"output_units": {"charges": "\u202ee"}}, r"output_units has '\u202ee', which holds control characters"),
+        ({"name": "\udcff"}, "is no text in UTF-8"),
         ({"atomic_energies": {"C": 1.0}}, "atomic_energies has ['C']"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64'"),
         ({"dtype": "real"}, "dtype must be 'float32' or 'float64'"),
@@ -215,7 +337,7 @@ def test_a_users_folder_called_jax(tmp_path):
         ({"units": {"energy": "eV"}}, "units must be like"),
         ({"params": {"a/b": 1.0, "a": {"b": 2.0}}}, "two leaves that would be stored as weights/a/b"),
         ({"params": {"a": "text"}}, "params[a] is a str"),
-        ({"params": {"a": np.nan}}, "params[a] holds values that are not finite"),
+        ({"params": {"a": np.nan}}, "params[a] holds 1 of 1 values that are not finite: nan"),
         ({"params": {"a": 1e300}}, "params[a] holds values beyond the range of float32"),
         ({"params": {"a": 2**40}}, "params[a] holds whole numbers beyond 32 bits"),
         ({"params": {"a": 1j}}, "params[a] is a complex"),
@@ -290,6 +412,100 @@ def ffi_energy(params, graph):
     shape = jax.ShapeDtypeStruct(energies.shape, energies.dtype)
     extra = jax.ffi.ffi_call("tests_of_export", shape)(jax.lax.stop_gradient(energies))
     return energies + extra
+
+
+def eigenvalues(params, graph):
+    tensors = jax.ops.segment_sum(graph.vectors[:, :, None] * graph.vectors[:, None], graph.centers, graph.rows[-1])
+    return params * pair(graph) + jnp.linalg.eigvalsh(tensors)[:, 0]
+
+
+def inverse(params, graph):
+    return jnp.linalg.inv(params * jnp.eye(3))[0, 0] * pair(graph)
+
+
+@pytest.mark.parametrize(
+    "energy_fn, mistake, platform, verify, called",
+    [
+        (eigenvalues, 2, "cpu", True, "jax eigh' ({}) calls lapack_ssyevd_ffi"),
+        (eigenvalues, 2, "cpu", False, "jax eigh' ({}) calls lapack_ssyevd_ffi"),
+        (eigenvalues, 2, "cuda", True, "jax eigh' ({}) calls cusolver_syevd_ffi"),
+        (inverse, 1, "cpu", True, "jax lu' ({}) calls lapack_sgetrf_ffi, lapack_strsm_ffi"),
+    ],
+)
+def test_custom_calls_of_jax_are_refused(tmp_path, energy_fn, mistake, platform, verify, called):
+    """JAX brings LAPACK along; no PJRT plugin does, so the bundle could never be loaded."""
+    line = refused(tmp_path, energy_fn, platforms=[platform], verify=verify)
+    place = f"{__file__}:{energy_fn.__code__.co_firstlineno + mistake}"
+    assert line.startswith(f"operation 'custom_call, {called.format(place)}, which JAX brings along for {platform}")
+    assert "closed forms" in line and "pass targets=['" in line and "STABLEMD_FFI_PATH" in line
+
+
+def test_custom_calls_of_jax_may_be_announced(tmp_path):
+    path = tmp_path / "model.safetensors"
+    summary = export_model(
+        inverse,
+        1.0,
+        path=path,
+        cutoff=CUTOFF,
+        layers=1,
+        elements=["Si"],
+        platforms=["cpu"],
+        targets=["lapack_sgetrf_ffi", "lapack_strsm_ffi"],
+    )
+    assert summary.unverified.startswith("no provider is here for a custom call that was announced: ")
+    assert f"{path}: needs the FFI target `lapack_sgetrf_ffi`" in summary.unverified
+
+
+def test_what_stays_unverified_and_what_is_refused(tmp_path, monkeypatch):
+    """Without any plugin a bundle is written with a word of it; a plugin that was chosen must work."""
+    import stablemd._native
+
+    monkeypatch.setenv("STABLEMD_PJRT_PLUGIN", str(tmp_path / "none.so"))
+    line = refused(tmp_path, lambda p, g: p * pair(g))
+    assert "the exported program cannot be verified: " in line and "none.so" in line
+
+    def no_plugin(**options):
+        raise PluginError("no PJRT plugin for device `cpu`: run `pip install one`")
+
+    monkeypatch.setattr(stablemd._native, "shared_runtime", no_plugin)
+    settings = {"cutoff": CUTOFF, "layers": 1, "elements": ["Si"], "path": tmp_path / "model.safetensors"}
+    for options, reason in (
+        ({}, "no PJRT plugin for device `cpu`: run `pip install one`"),
+        ({"platforms": ["cuda"]}, "it holds no program for the CPU"),
+        ({"verify": False}, "verify=False"),
+    ):
+        summary = export_model(lambda p, g: p * pair(g), 1.0, **settings, **options)
+        assert (summary.unverified, summary.energy_deviation, summary.cutoff_jump) == (reason, None, None)
+
+
+def with_a_jump(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.where(r < CUTOFF, jnp.exp(-r), 0), graph.centers, graph.rows[-1])
+
+
+def without_a_cutoff(params, graph):
+    """Right for padding, but engines leave out edges beyond the cutoff."""
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.exp(-r), graph.centers, graph.rows[-1])
+
+
+def with_a_kink(params, graph):
+    r = jnp.sqrt(jnp.sum(graph.vectors**2, axis=1))
+    return params * jax.ops.segment_sum(jnp.maximum(CUTOFF - r, 0), graph.centers, graph.rows[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "energy_fn, jump", [(with_a_jump, np.exp(-CUTOFF)), (without_a_cutoff, np.exp(-CUTOFF)), (with_a_kink, 0.0)]
+)
+def test_jumps_at_the_cutoff(tmp_path, energy_fn, jump, dtype):
+    settings = {"cutoff": CUTOFF, "layers": 1, "elements": ["Si", "C"], "platforms": ["cpu"], "dtype": dtype}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        summary = export_model(energy_fn, 1.0, path=tmp_path / "model.safetensors", **settings)
+    assert summary.cutoff_jump == pytest.approx(jump, rel=1e-4)
+    told = [one for one in caught if "where a neighbour leaves the cutoff" in str(one.message)]
+    assert [one.filename for one in told] == [__file__] * bool(jump > 0)
 
 
 def test_custom_calls_must_be_announced(tmp_path):

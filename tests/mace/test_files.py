@@ -7,6 +7,8 @@ import builtins
 import json
 import shutil
 import sys
+import zipfile
+from importlib.util import find_spec
 
 import msgpack
 import numpy as np
@@ -191,6 +193,134 @@ def test_elements(model):
     refuse(model, "knows no element 'O': it has C, Si", elements=["Si", "O"])
     refuse(model, "must name each element once", elements=["Si", "Si"])
     refuse(model, "must name each element once", elements=[])
+
+
+def archive(path, files):
+    """As torch writes a zip archive with files in a folder."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in files.items():
+            file.writestr(f"{path.stem}/{name}", content)
+
+
+def pickled(*names):
+    """A pickle of protocol 2 that calls each of these functions, and a list of what comes of them."""
+    calls = b"".join(b"c" + name.replace(" ", "\n").encode() + b"\n)R" for name in names)
+    return b"\x80\x02(" + calls + b"l."
+
+
+def object_of(name):
+    return b"\x80\x02c" + name.replace(" ", "\n").encode() + b"\n)\x81}b."
+
+
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n)R"
+FOREIGN = [
+    (
+        "weights.pt",
+        {"data.pkl": b"\x80\x02}X\1\0\0\0w" + TENSOR + b"s."},
+        "is a state dict: weights without their model",
+    ),
+    (
+        "x_epoch-9.pt",
+        {"data.pkl": b"\x80\x02}(X\5\0\0\0model}X\x09\0\0\0optimizer}u."},
+        "is a checkpoint of a training .* give the .model file that mace_run_train writes",
+    ),
+    (
+        "other.pt",
+        {"data.pkl": b"\x80\x02}X\6\0\0\0net\n\x1b[}s."},
+        r"is a dict with the keys net \\x1b\[",
+    ),
+    ("list.pt", {"data.pkl": pickled("sys exit")}, "holds a Python list, no model"),
+    ("whole.pt", {"data.pkl": object_of("sevenn.nn Sequential")}, "holds a sevenn.nn.Sequential, which is no MACE"),
+    (
+        "script.pth",
+        {"data.pkl": object_of("__torch__.torch.nn.linear Linear"), "code/__torch__/torch/nn/linear.py": b""},
+        "is a TorchScript file with a torch.nn.linear.Linear, which is no MACE",
+    ),
+    (
+        "deployed.pth",
+        {"data.pkl": object_of("__torch__.x Y"), "code/x.py": b"", "extra/nequip_version": b"0.6"},
+        "is a TorchScript file with a NequIP model; only MACE is read",
+    ),
+    (
+        "deployed.pth",
+        {"data.pkl": object_of("__torch__.x Y"), "code/__torch__/allegro/nn.py": b"", "extra/nequip_version": b""},
+        "is a TorchScript file with an Allegro model; only MACE is read",
+    ),
+    (
+        "a.nequip.zip",
+        {".data/extern_modules": b"", "model/model.pkl": b""},
+        "is a package of torch with a NequIP model",
+    ),
+    (
+        "a.pt2",
+        {"archive_format": b"pt2", "models/model.json": b"{}"},
+        "is a program that PyTorch has compiled or exported",
+    ),
+    (
+        "a.nequip.pt2",
+        {"data/aotinductor/model/model.so": b""},
+        "PyTorch has compiled or exported with a NequIP model .*docs/export.md",
+    ),
+    (
+        "epoch.ckpt",
+        {"data.pkl": b"\x80\x02}X\x19\0\0\0pytorch-lightning_versionNs."},
+        "checkpoint of PyTorch Lightning",
+    ),
+    ("arrays.npz", {"x.npy": b""}, "is a NumPy archive, no model"),
+    ("any.zip", {"readme.txt": b""}, "is a zip archive, but none of PyTorch"),
+    ("empty.model", b"", "is empty; copy it again"),
+    ("a.onnx", b"\x08\x07\x12\x07pytorch", "is an ONNX file"),
+    ("any.model", b"\x08\x07\x12\x07pytorch\x1a\x05", "is an ONNX file"),
+    ("a.h5", b"\x89HDF\r\n\x1a\n", "is an HDF5 file"),
+    ("a.xyz", b"2\n\nSi 0 0 0\nC 1 1 1\n", "is a file of structures"),
+    ("a.yaml", b"r_max: 5.0\n", "is a configuration in YAML"),
+    ("a.model", b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+    ("a.model", b"<!DOCTYPE html>\n<html>", "is a web page"),
+    ("a.model", b"some text", "neither a MACE-JAX model nor a mace-torch model"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FOREIGN, ids=[f"{n}-{m[:30]}" for n, _, m in FOREIGN])
+def test_files_of_other_kinds_are_named(tmp_path, monkeypatch, name, content, message):
+    """Without torch, and without running what their pickles name."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / name
+    archive(path, content) if isinstance(content, dict) else path.write_bytes(content)
+    refuse(path, f"{name}:? .*{message}")
+
+
+def test_bundles_and_weights_in_safetensors(tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "x.model"
+    save_file({"a": np.ones(2)}, path, metadata={"stablemd": "{}"})
+    refuse(path, "x.model is a bundle already; LAMMPS and ASE take it as it is")
+    save_file({"a": np.ones(2)}, path)
+    refuse(path, "x.model is a .safetensors file with weights but without a model")
+
+
+def test_a_folder_without_a_model(tmp_path):
+    refuse(tmp_path, "a MACE-JAX model is a folder with config.json and params.msgpack$", FileNotFoundError)
+    (tmp_path / "mace.model").write_bytes(b"")
+    refuse(tmp_path, "the folder holds mace.model: give that file", FileNotFoundError)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_what_torch_itself_writes(tmp_path):
+    import torch
+
+    net = torch.nn.Linear(3, 2)
+    path = tmp_path / "x.pt"
+    for new in (True, False):
+        torch.save(net.state_dict(), path, _use_new_zipfile_serialization=new)
+        refuse(path, "is a state dict")
+        torch.save(net, path, _use_new_zipfile_serialization=new)
+        refuse(path, "holds a torch.nn.modules.linear.Linear, which is no MACE")
+    state = torch.optim.Adam(net.parameters()).state_dict()
+    torch.save({"model": net.state_dict(), "optimizer": state, "lr_scheduler": {}}, path)
+    refuse(path, "is a checkpoint of a training")
+    torch.jit.save(torch.jit.trace(net, torch.ones(3)), path)
+    refuse(path, "is a TorchScript file with a torch.nn.modules.linear.Linear")
 
 
 def test_a_torch_file_without_torch(data, monkeypatch):

@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from .._errors import ArgumentError, FormatError
+from .._errors import ArgumentError, FormatError, argument
 from ._description import ACTIVATIONS, Basis, Density, Description, Gate, Layer, Network, Path, Readout, Repulsion
 from ._embedding import Features, joint_embedding
 from ._polynomials import Polynomials
@@ -405,7 +405,7 @@ def choose_head(heads: Sequence[str], head: str | None, where: str) -> int:
     if head is None:
         if len(heads) == 1:
             return 0
-        raise ArgumentError(f"{where} has several heads: choose one with head=, of {names}")
+        raise ArgumentError(f"{where} has several heads: choose one with {argument('head=')}, of {names}")
     if head not in heads:
         raise ArgumentError(f"{where} has no head {head!r}: choose one of {names}")
     return list(heads).index(head)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._errors import ArgumentError, FormatError
+from .._errors import ArgumentError, FormatError, argument
 from ._refuse import unsupported
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def _feature(where: str, name: str, spec: Mapping[str, Any], values: Mapping[str
     if kind == "continuous" and spec.get("in_dim", 1) != 1:
         raise unsupported(where, f"{field} in_dim", spec["in_dim"])
     if name not in values and name not in DEFAULTS:
-        raise ArgumentError(f"{where} embeds {name}: give its value with features={{{name!r}: ...}}")
+        raise ArgumentError(
+            f"{where} embeds {name}: give its value with {argument('features', code=f'{{{name!r}: ...}}')}"
+        )
     value = float(values.get(name, DEFAULTS.get(name, 0.0)))
     size, classes = spec.get("emb_dim"), spec.get("num_classes") if kind == "categorical" else 0
     offset = spec.get("offset", 0)

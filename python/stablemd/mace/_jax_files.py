@@ -16,6 +16,7 @@ from functools import cache
 from math import isfinite, sqrt
 from pathlib import Path as FilePath
 from typing import Any
+from zipfile import is_zipfile
 
 import jax
 import msgpack
@@ -28,6 +29,7 @@ from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source,
 from ._basis import reduced_polynomials
 from ._description import Basis, Description, Repulsion, Transform
 from ._embedding import read_features
+from ._foreign import foreign
 from ._pickles import Stranger, stranger
 from ._polynomials import Polynomials
 from ._refuse import MAX_ELL, check_hidden, check_irreps, check_numbers, unsupported
@@ -425,8 +427,23 @@ def is_model(path: FilePath) -> bool:
     return path.is_dir() or path.suffix in (".json", ".msgpack", ".npz", ".ckpt")
 
 
+def _check_kind(path: FilePath) -> None:
+    if path.is_dir():
+        models = sorted(one.name for one in path.glob("*.model"))
+        if not (path / "config.json").exists() and not (path / "params.msgpack").exists():
+            hint = f"; the folder holds {models[0]}: give that file" if models else ""
+            raise MissingFileError(
+                f"{path / 'config.json'}: no such file; a MACE-JAX model is a folder with config.json and"
+                f" params.msgpack{hint}"
+            )
+    elif path.suffix in (".ckpt", ".npz") and is_zipfile(path):  # MACE-JAX gives these names to other formats
+        what = foreign(path) or "is a zip archive; if it is a model of mace-torch, call it .model"
+        raise FormatError(f"{path} {what}")
+
+
 def _open(path: FilePath) -> tuple[_Fields, FilePath, dict[str, Any]]:
     """Configuration, file of the parameters, and parameters."""
+    _check_kind(path)
     if path.suffix == ".ckpt" and not path.is_dir():
         fields, tree = _read_checkpoint(path)
         return _Fields(path, fields), path, tree

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ase.data import atomic_numbers, chemical_symbols
 
-from .._errors import ArgumentError, MissingFileError
+from .._errors import ArgumentError, MissingFileError, argument
 from ..graph import Graph
 from ..potential import Potential
 from . import _jax_files
@@ -87,9 +87,11 @@ def _with_kernels(
 ) -> tuple[dict[str, Callable[[Any, Graph], Any]], tuple[str, ...]]:
     """Functions by platform and the targets of their custom calls."""
     if kernels not in ("xla", "oeq"):
-        raise ArgumentError(f"kernels must be 'xla' or 'oeq', got {kernels!r}")
+        raise ArgumentError(f"{argument('kernels')} must be 'xla' or 'oeq', got {kernels!r}")
     if gpu is not None and kernels != "oeq":
-        raise ArgumentError("gpu names the device of OpenEquivariance's kernels; it needs kernels='oeq'")
+        raise ArgumentError(
+            f"{argument('gpu')} names the device of OpenEquivariance's kernels; it needs {argument('kernels', 'oeq')}"
+        )
     on_cuda = {"cuda": energy_function(description, blocks=BLOCKS["cuda"])}
     if kernels == "xla":
         return on_cuda, ()
@@ -98,10 +100,11 @@ def _with_kernels(
     from ._oeq_convolution import oeq_convolution
 
     if gpu is not None and gpu not in DEVICES:
-        raise ArgumentError(f"gpu = {gpu!r} is not known; known are {', '.join(DEVICES)}")
+        raise ArgumentError(f"{argument('gpu', gpu)} is not known; known are {', '.join(DEVICES)}")
     if gpu is not None and find_spec("openequivariance") is None:
         raise ArgumentError(
-            f"gpu = {gpu!r} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install openequivariance"
+            f"{argument('gpu', gpu)} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install"
+            " openequivariance"
         )
     functions = on_cuda | {
         "cpu": energy_function(description, partial(oeq_convolution, gpu=None), contraction=oeq_contraction)
@@ -118,5 +121,5 @@ def _with_elements(description: Description, elements: Sequence[str], where: str
         if symbol not in known:
             raise ArgumentError(f"{where} knows no element {symbol!r}: it has {', '.join(known)}")
     if not wanted or len(set(wanted)) != len(wanted):
-        raise ArgumentError(f"elements = {wanted} must name each element once")
+        raise ArgumentError(f"{argument('elements', wanted)} must name each element once")
     return with_elements(description, tuple(atomic_numbers[symbol] for symbol in wanted))

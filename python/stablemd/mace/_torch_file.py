@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ArgumentError, FormatError
+from .._errors import ArgumentError, FileError, FormatError
 from ._angular import coupling
 from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source, assemble, choose_head
 from ._basis import reduced_polynomials
 from ._description import Basis, Description, Repulsion, Transform
 from ._embedding import read_features
+from ._foreign import foreign
 from ._pickles import Stranger, stranger
 from ._polynomials import Polynomials, dense_to_coefficients, from_coefficients
 from ._refuse import MAX_ELL, Irreps, check_hidden, check_irreps, check_numbers, unsupported
@@ -57,11 +58,15 @@ def unpickle(path: FilePath) -> Any:
 
 
 def _check_kind(path: FilePath) -> None:
-    """Before a large package is asked for: torch writes zip archives, in old days pickles."""
-    if path.suffix == ".safetensors":
-        raise FormatError(f"{path}: a .safetensors file is a bundle already, or weights without a model")
-    with path.open("rb") as file:
-        start = file.read(4)
+    """Before a large package is asked for, and before anything is run that a pickle names."""
+    try:
+        what = foreign(path)
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from None
+    if what:
+        raise FormatError(f"{path} {what}")
     if not start.startswith((b"PK\x03\x04", b"\x80")):
         raise FormatError(f"{path}: neither a MACE-JAX model nor a mace-torch model: it is no file of torch")
 
