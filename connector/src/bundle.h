@@ -31,6 +31,7 @@ struct Manifest {
   std::string energy_unit;
   std::string length_unit;
   std::string stablehlo_version;         // "" where the file does not tell
+  std::vector<GraphInput> graph_inputs;  // in the order of their names
   std::vector<NodeOutput> node_outputs;  // in the order of their names
   std::map<std::string, ProgramInterface> programs;
 

@@ -27,6 +27,7 @@ from ._errors import (
     ProviderError,
 )
 from ._evaluate import compute_reference
+from ._inputs import GraphInput
 from ._originals import Original
 from ._program import Program, Tracer, build_program, x64
 from ._reference import OriginalValues, Reference, default_structure, tolerances
@@ -65,6 +66,7 @@ class ExportSummary:
     energy_deviation: float | None
     force_deviation: float | None
     outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
+    inputs: Mapping[str, GraphInput] = dataclasses.field(default_factory=dict)  #: what it takes of the whole structure
     original: dict[str, Any] | None = None  #: framework that the model was compared with, and the differences
     unverified: str = ""  #: why not
 
@@ -85,6 +87,7 @@ def export_potential(potential: Potential, path: str | os.PathLike[str], **optio
             "source": potential.source,
             "platform_energy_fns": potential.platform_energy_fns,
             "targets": potential.targets,
+            "inputs": potential.inputs,
             **options,
         },
     )
@@ -107,6 +110,7 @@ def export_model(
     platform_energy_fns: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     targets: Sequence[str] = (),
     output_units: Mapping[str, str] | None = None,
+    inputs: Mapping[str, GraphInput] | None = None,
     source: Mapping[str, Any] | None = None,
     verify: bool = True,
     original: Original | None = None,
@@ -147,6 +151,9 @@ def export_model(
         Names of the FFI custom calls that these functions make.
     output_units
         Units of extra outputs by their names, for the manifest; engines hand out the values as they are.
+    inputs
+        :class:`stablemd.GraphInput` by name: what ``energy_fn`` finds in ``graph.inputs``, real scalars in ``dtype``
+        such as the charge of the whole structure. Engines set them by these names, else they have their defaults.
     source
         Free, JSON-able notes for the manifest.
     verify
@@ -178,6 +185,7 @@ def export_model(
     _check_callables(energy_fn, platform_energy_fns or {}, progress)
     _check_notes(name, source, output_units, reference)
     unit_names = _checked_units(units)
+    graph_inputs = _checked_inputs(inputs)
     weight_names, weights, unflatten = _flatten_weights(params, real)
 
     with x64(real):
@@ -185,7 +193,9 @@ def export_model(
         tracers: dict[int, Tracer] = {}  # by identity: not every object that can be called has a hash
         for platform in platform_names:
             function = (platform_energy_fns or {}).get(platform, energy_fn)
-            tracer = tracers.setdefault(id(function), Tracer(function, unflatten, weights, real, announced))
+            tracer = tracers.setdefault(
+                id(function), Tracer(function, unflatten, weights, real, announced, tuple(graph_inputs))
+            )
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
     widths, *others = [tracer.outputs or {} for tracer in tracers.values()]
@@ -195,9 +205,11 @@ def export_model(
     called = tuple(sorted({target for program in programs.values() for target in program.targets}))
     report("evaluate the reference structure in JAX")
     atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
-    values, unverified = None, "" if verify else "verify=False"
+    values, elsewhere, unverified = None, [], "" if verify else "verify=False"
     try:
-        values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
+        values, *elsewhere = compute_reference(
+            energy_fn, unflatten, weights, real, atoms, *_values_to_verify(graph_inputs), **model
+        )
     except ExportError as error:
         if not called:
             raise
@@ -214,7 +226,7 @@ def export_model(
     used = sorted({weight for program in programs.values() for weight in program.weights})
     tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
     manifest = {
-        "format": _manifest.format_of(outputs),
+        "format": _manifest.format_of(outputs, graph_inputs),
         "name": name,
         "dtype": real.name,
         "cutoff": model["cutoff"],
@@ -224,6 +236,7 @@ def export_model(
         "units": unit_names,
         "programs": manifest_programs,
         **({"node_outputs": outputs} if outputs else {}),
+        **({"graph_inputs": {name: one.manifest() for name, one in graph_inputs.items()}} if graph_inputs else {}),
         "versions": _versions(),
         "source": {**(source or {}), **(against or {})},
         "reference": values.manifest() if values else None,
@@ -234,7 +247,7 @@ def export_model(
         deviation = None
         if values is not None and not unverified:
             report("verify natively against JAX: compile and evaluate")
-            deviation, unverified = _verify_natively(temporary, values, real, programs)
+            deviation, unverified = _verify_natively(temporary, [values, *elsewhere], real, programs)
         report(f"write {path}")
     return ExportSummary(
         path=path,
@@ -249,6 +262,7 @@ def export_model(
         energy_deviation=deviation.energy if deviation else None,
         force_deviation=deviation.force if deviation else None,
         outputs=tuple(outputs),
+        inputs=graph_inputs,
         original=(against or {}).get("verified against"),
         unverified=unverified,
     )
@@ -376,6 +390,26 @@ def _checked_names(argument: str, names: Any) -> tuple[str, ...]:
     return result
 
 
+def _checked_inputs(inputs: Any) -> dict[str, GraphInput]:
+    given = {} if inputs is None else inputs
+    if not isinstance(given, Mapping) or not all(isinstance(one, GraphInput) for one in given.values()):
+        raise ArgumentError(f"inputs must be like {{'charge': stablemd.GraphInput(default=0.0)}}, got {inputs!r}")
+    for name in given:
+        if not _manifest.is_name(name):
+            raise ArgumentError(
+                f"inputs has the name {name!r}; use letters, digits and _, beginning with a letter, and none of"
+                f" {', '.join(_manifest.RESERVED_OUTPUTS)}"
+            )
+    return dict(sorted(given.items()))
+
+
+def _values_to_verify(inputs: Mapping[str, GraphInput]) -> list[dict[str, float]]:
+    """The defaults, and where there are inputs other values: a program that ignored them would pass else."""
+    defaults = {name: one.default for name, one in inputs.items()}
+    others = {name: one.another() for name, one in inputs.items()}
+    return [defaults] if others == defaults else [defaults, others]
+
+
 def _checked_output_units(units: Mapping[str, str] | None, widths: Mapping[str, int]) -> dict[str, str]:
     given = dict(units or {})
     unknown = sorted(set(given) - set(widths))
@@ -450,6 +484,7 @@ def _store_programs(
         platform: _manifest.program_entry(
             names[program.template],
             program.graph_roles,
+            program.inputs,
             [weight_names[i] for i in program.weights],
             program.targets,
             results,
@@ -502,11 +537,11 @@ def _verify_against(values: Reference, constants: np.ndarray, dtype: str) -> dic
 
 
 def _verify_natively(
-    path: Path, reference: Reference, real: np.dtype, programs: Mapping[str, Program]
+    path: Path, references: Sequence[Reference], real: np.dtype, programs: Mapping[str, Program]
 ) -> tuple[Any, str]:
     """Evaluates the bundle through the native library, with padding and as on two ranks, and compares with JAX.
 
-    Returns the deviations, or None and the reason. Raises :class:`ExportError` if they are too large.
+    Returns the first reference's deviations, or None and the reason. Raises :class:`ExportError` if they are too large.
     """
     if "cpu" not in programs:
         return None, "it holds no program for the CPU"
@@ -515,11 +550,19 @@ def _verify_natively(
     except ImportError as error:
         return None, f"the native module is missing ({error})"
     try:
-        deviation = compare_with_reference(load(path), reference, parts=2)
+        model = load(path)
+        deviations = [compare_with_reference(model, reference, parts=2) for reference in references]
     except (PluginError, ProviderError) as error:
         return None, str(error)
     except (CompileError, ExecutionError) as error:
         raise ExportError(f"the exported program fails where JAX does not: {error}") from None
+    for deviation in deviations:
+        _check_deviation(deviation, real)
+    return deviations[0], ""
+
+
+def _check_deviation(deviation: Any, real: np.dtype) -> None:
+    """Raises :class:`ExportError` if the native evaluation differs too much from JAX."""
     energy_bar, force_bar = _BARS[real.name]
     energy_bar *= max(1.0, deviation.largest_energy)
     force_bar *= max(1.0, deviation.largest_force)
@@ -535,4 +578,3 @@ def _verify_natively(
             f" {deviation.force:.1e} in force on the reference structure; energy_fn must not depend on padding: edges"
             " beyond the cutoff, dummy rows, numbers of rows and edges"
         )
-    return deviation, ""
