@@ -48,7 +48,8 @@ def test_agrees_with_mace_torch(tmp_path, name, kernels, dtype):
 def test_charge_and_spin_of_one_bundle(tmp_path, kernels, dtype):
     """Each charge and spin from one bundle, on the same atoms, as mace-torch evaluates it."""
     source, path = tmp_path / "charged.model", tmp_path / "charged.safetensors"
-    model = build(hidden="3x0e+3x1o", max_ell=1, embedding_specs=SPECS, use_embedding_readout=kernels == "xla")
+    options = {"hidden": "3x0e", "max_ell": 1, "correlation": 1}
+    model = build(**options, embedding_specs=SPECS, use_embedding_readout=kernels == "xla")
     torch.save(model, source)
     words = ["export", str(source), "-o", str(path), "--dtype", dtype, "--kernels", kernels, "--platforms", "cpu", "-q"]
     # The export compares with mace-torch for the defaults, and with JAX for others too.
