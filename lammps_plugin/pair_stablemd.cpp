@@ -51,7 +51,7 @@ std::string outputs_text(const smd_model_info &info) {
   return all.empty() ? "none" : all;
 }
 
-std::string range_text(const smd_model_info &info, int input) {
+std::string allowed_text(const smd_model_info &info, int input) {
   const double low = info.input_minima[input], high = info.input_maxima[input];
   std::string range = info.input_integer[input] != 0 ? "a whole number" : "a finite number";
   if (std::isfinite(low) && std::isfinite(high)) return range + fmt::format(" from {:.10g} to {:.10g}", low, high);
@@ -63,7 +63,7 @@ std::string inputs_text(const smd_model_info &info) {
   std::string all;
   for (int n = 0; n < info.input_count; ++n)
     all += fmt::format("{}{} {:.10g} ({})", n > 0 ? "; " : "", info.input_names[n], info.input_defaults[n],
-                       range_text(info, n));
+                       allowed_text(info, n));
   return all.empty() ? "none" : all;
 }
 

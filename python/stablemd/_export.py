@@ -66,9 +66,9 @@ class ExportSummary:
     energy_deviation: float | None
     force_deviation: float | None
     outputs: tuple[str, ...] = ()  #: names of extra outputs of each atom
-    inputs: Mapping[str, GraphInput] = dataclasses.field(default_factory=dict)  #: what it takes of the whole structure
     original: dict[str, Any] | None = None  #: framework that the model was compared with, and the differences
     unverified: str = ""  #: why not
+    inputs: Mapping[str, GraphInput] = dataclasses.field(default_factory=dict)  #: what it takes of the whole structure
 
 
 def export_potential(potential: Potential, path: str | os.PathLike[str], **options: Any) -> ExportSummary:

@@ -34,6 +34,6 @@ class Potential:
     #: by platform, what its program is made from instead of ``energy_fn``: the same function by way of custom calls
     platform_energy_fns: Mapping[str, Callable[[Any, Graph], Any]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()  #: names of the custom calls that these functions make
+    source: dict[str, Any] = field(default_factory=dict)  #: free text for the manifest: kind of file, head, options
     #: what ``energy_fn`` finds in ``graph.inputs``, by name
     inputs: Mapping[str, GraphInput] = field(default_factory=dict)
-    source: dict[str, Any] = field(default_factory=dict)  #: free text for the manifest: kind of file, head, options

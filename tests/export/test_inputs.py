@@ -22,6 +22,7 @@ from stablemd import (
 )
 from stablemd._bundle import read_bundle
 from stablemd._cli import cli
+from stablemd._originals import open_original
 
 OPTIONS = {"dtype": "float64", "platforms": "cpu"}
 
@@ -141,6 +142,14 @@ def test_a_check_against_another_bundle_gives_both_the_same_values(charged, tmp_
     assert "models of an ensemble must have the same inputs of the whole structure" in str(caught.value)
     assert "has charge 0 (a whole number from -2 to 2); " in str(caught.value)
     assert "has charge 1 (a whole number from -2 to 2); " in str(caught.value)
+
+
+def test_values_of_a_model_without_inputs_are_fixed(charged, rng):
+    """As of bundles that hold one charge in their weights: what a structure says does not matter."""
+    atoms = carbide(rng)
+    atoms.info["charge"] = 2
+    values = open_original(charged, fixed={"total_charge": -1}).evaluate(atoms)
+    assert values.energy == pytest.approx(expected_energy(atoms, -1, 0.25), abs=1e-10)
 
 
 def test_an_ensemble_takes_inputs(charged, rng):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ase.io
 import numpy as np
 import pytest
 import torch_models
@@ -72,6 +73,13 @@ def test_charge_and_spin_of_one_bundle(tmp_path, kernels, dtype):
         assert np.abs(atoms.get_forces() - expected.forces).max() <= force_bar
     assert np.abs(np.diff(energies)).min() > 1e-3
     assert atoms.calc.stats()["evaluations"] == 4
+    if dtype == "float64":  # mace-torch and the bundle are given what the structures say
+        frames = [atoms.copy() for _ in range(2)]
+        frames[0].info, frames[1].info = {"charge": 1, "spin": 2}, {"total_spin": 4}
+        ase.io.write(tmp_path / "some.extxyz", frames)
+        words = ["check", str(path), "--against", str(source), "--structures", str(tmp_path / "some.extxyz")]
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0 and done.output.count("agrees") == 2, done.output
     atoms.info = {"charge": 5}
     with pytest.raises(ArgumentError, match="`charge` is 5, it must be a whole number from -4 to 4"):
         atoms.get_forces()
