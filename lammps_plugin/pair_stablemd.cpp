@@ -55,6 +55,22 @@ std::string outputs_text(const smd_model_info &info) {
   return all.empty() ? "none" : all;
 }
 
+std::string allowed_text(const smd_model_info &info, int input) {
+  const double low = info.input_minima[input], high = info.input_maxima[input];
+  std::string range = info.input_integer[input] != 0 ? "a whole number" : "a finite number";
+  if (std::isfinite(low) && std::isfinite(high)) return range + fmt::format(" from {:.10g} to {:.10g}", low, high);
+  if (std::isfinite(low)) return range + fmt::format(", at least {:.10g}", low);
+  return std::isfinite(high) ? range + fmt::format(", at most {:.10g}", high) : range;
+}
+
+std::string inputs_text(const smd_model_info &info) {
+  std::string all;
+  for (int n = 0; n < info.input_count; ++n)
+    all += fmt::format("{}{} {:.10g} ({})", n > 0 ? "; " : "", info.input_names[n], info.input_defaults[n],
+                       allowed_text(info, n));
+  return all.empty() ? "none" : all;
+}
+
 }  // namespace
 
 PairStableMD::PairStableMD(LAMMPS *lmp) : Pair(lmp) {
@@ -94,11 +110,17 @@ PairStableMD::Settings PairStableMD::parse_settings(int narg, char **arg) const 
   Settings result;
   result.decomposition = comm->nprocs == 1 ? Decomposition::Fold : Decomposition::Ghost;
   for (int n = 0; n < narg; n += 2) {
+    const int words_of_input = parse_input(narg - n, arg + n, result.inputs);
+    if (words_of_input > 0) {
+      n += words_of_input - 2;
+      continue;
+    }
     const std::string keyword = arg[n];
     if (keyword != "device" && keyword != "plugin" && keyword != "threads" && keyword != "decomposition" &&
         keyword != "atomic_energies")
-      error->all(FLERR, "pair_style stablemd: unknown keyword '" + keyword +
-                            "'; it takes device, plugin, threads, decomposition and atomic_energies");
+      error->all(FLERR,
+                 "pair_style stablemd: unknown keyword '" + keyword +
+                     "'; it takes device, plugin, threads, decomposition, atomic_energies, charge, spin and input");
     if (n + 1 == narg) error->all(FLERR, "pair_style stablemd: a value is missing after '" + keyword + "'");
     const std::string value = arg[n + 1];
     if (keyword == "device") {
@@ -117,6 +139,19 @@ PairStableMD::Settings PairStableMD::parse_settings(int narg, char **arg) const 
     }
   }
   return result;
+}
+
+// `charge X`, `spin X` or `input NAME X`: what the model takes of the whole structure. Returns the number of words, 0
+// for another keyword.
+int PairStableMD::parse_input(int narg, char **arg, std::map<std::string, double> &inputs) const {
+  const std::string keyword = arg[0];
+  if (keyword != "charge" && keyword != "spin" && keyword != "input") return 0;
+  const int words = keyword == "input" ? 3 : 2;
+  if (narg < words)
+    error->all(FLERR, "pair_style stablemd: " + std::string(words == 3 ? "a name and " : "") + "a value must follow '" +
+                          keyword + "'");
+  inputs[arg[words - 2]] = utils::numeric(FLERR, arg[words - 1], false, lmp);
+  return words;
 }
 
 PairStableMD::Decomposition PairStableMD::parse_decomposition(const std::string &word) const {
@@ -212,6 +247,8 @@ PairStableMD::Member PairStableMD::load_model(const std::string &file) const {
   member.info = sized<smd_model_info>();
   check_everywhere(smd_model_get_info(member.model.get(), &member.info));
   check_same_everywhere(file, member.info);
+  for (const auto &[name, value] : settings_.inputs)
+    check_everywhere(smd_model_set_input(member.model.get(), name.c_str(), value));
   member.energy_scale = energy_scale(member.info);
   return member;
 }
@@ -238,6 +275,7 @@ void PairStableMD::check_ensemble(const std::vector<std::string> &files) const {
     };
     require_same("cutoff and layers", range_text(one), range_text(other));
     require_same("extra outputs", outputs_text(one), outputs_text(other));
+    require_same("inputs of the whole structure", inputs_text(one), inputs_text(other));
   }
 }
 
@@ -297,6 +335,17 @@ void PairStableMD::configure_outputs() {
   pvector = is_ensemble() ? ensemble_summary_.data() : nullptr;
 }
 
+std::string PairStableMD::inputs_in_use() const {
+  std::string all;
+  for (int n = 0; n < info().input_count; ++n) {
+    const auto set = settings_.inputs.find(info().input_names[n]);
+    all += fmt::format("{}{} {:.10g}{}", n > 0 ? ", " : "", info().input_names[n],
+                       set != settings_.inputs.end() ? set->second : info().input_defaults[n],
+                       set != settings_.inputs.end() ? "" : " (default)");
+  }
+  return all;
+}
+
 void PairStableMD::report_models(const std::vector<std::string> &files) const {
   if (comm->me != 0) return;
   auto runtime = sized<smd_runtime_info>();
@@ -308,6 +357,7 @@ void PairStableMD::report_models(const std::vector<std::string> &files) const {
                                     one.dtype == SMD_FLOAT64 ? "float64" : "float32", one.cutoff, one.length_unit,
                                     one.layers, one.layers == 1 ? "" : "s", fold ? "fold" : "ghost"));
   }
+  if (info().input_count > 0) utils::logmesg(lmp, "stablemd: of the whole structure: " + inputs_in_use() + "\n");
   const std::string names = values_.names();
   if (is_ensemble())
     utils::logmesg(lmp, fmt::format("stablemd: an ensemble of {} models: forces are their mean\n", members_.size()));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 namespace LAMMPS_NS {
 
 /// pair_style stablemd [device cpu|cuda] [plugin PATH] [threads N] [decomposition fold|ghost] [atomic_energies yes|no]
+///   [charge X] [spin X] [input NAME X]
 /// pair_coeff * * FILE [FILE2 ...] El1 El2 ...
 ///
 /// Evaluates an exported model, or the mean of several, on the graph of the atoms around this rank; see
@@ -50,7 +52,8 @@ class PairStableMD : public Pair {
     std::string plugin;
     int threads = 0;
     Decomposition decomposition = Decomposition::Fold;
-    bool atomic_energies = true;  // whether energies include those of single atoms
+    bool atomic_energies = true;           // whether energies include those of single atoms
+    std::map<std::string, double> inputs;  // of the whole structure, by name
   };
 
   /// Rank that owns an atom and the atom's index there: the same for all images of one atom.
@@ -78,6 +81,7 @@ class PairStableMD : public Pair {
 
   // settings
   Settings parse_settings(int narg, char **arg) const;
+  int parse_input(int narg, char **arg, std::map<std::string, double> &inputs) const;
   Decomposition parse_decomposition(const std::string &word) const;
   void create_runtime();
 
@@ -94,6 +98,7 @@ class PairStableMD : public Pair {
   std::vector<int> species_of_types(const smd_model_info &info, char **arg) const;
   int species_of(const smd_model_info &info, const std::string &element) const;
   void configure_outputs();
+  std::string inputs_in_use() const;
   void report_models(const std::vector<std::string> &files) const;
 
   // init_style

@@ -193,6 +193,21 @@ class Model {
                           real_view(result.edge_gradient, info_.dtype, false, {edge_capacity_, 3}, self), outputs);
   }
 
+  nb::dict inputs() const {
+    nb::dict result;
+    for (int32_t i = 0; i < info_.input_count; ++i)
+      result[info_.input_names[i]] = nb::make_tuple(info_.input_defaults[i], info_.input_minima[i],
+                                                    info_.input_maxima[i], info_.input_integer[i] != 0);
+    return result;
+  }
+
+  void set_input(const std::string &name, double value) {
+    call([&] {
+      std::lock_guard<std::mutex> lock(mutex_);
+      return smd_model_set_input(handle_.get(), name.c_str(), value);
+    });
+  }
+
   nb::dict stats() const {
     smd_model_stats stats{};
     stats.struct_size = sizeof stats;
@@ -284,6 +299,8 @@ NB_MODULE(_connector, m) {
                      const smd_model_info &info = model.info();
                      return std::vector<std::string>(info.output_names, info.output_names + info.output_count);
                    })
+      .def_prop_ro("inputs", &Model::inputs, "{name: (default, least, largest, whether whole)}")
+      .def("set_input", &Model::set_input, "name"_a, "value"_a)
       .def_prop_ro("runtime", &Model::runtime)
       .def(
           "reserve",

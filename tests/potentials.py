@@ -12,6 +12,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from stablemd import GraphInput
 from stablemd.graph import Graph
 from stablemd.potential import Potential
 
@@ -149,8 +150,30 @@ def charges_and_moments(atoms, potential: Potential):
     return charges, moments
 
 
+def charged_pairs(elements: tuple[str, ...] = ("Si", "C"), cutoff: float = 3.5, default: int = 0) -> Potential:
+    """One layer: a repulsion that grows with the charge of the whole structure, a field on the number of neighbours,
+    and an energy of the charge itself."""
+
+    def energy(params, graph: Graph):
+        r = _distances(graph.vectors)
+        step = _smooth_step(r, 0.5 * cutoff, cutoff)
+        charge = graph.inputs["charge"]
+        pair = (1.0 + 0.2 * charge) * params["repulsion"] * jnp.exp(-2.0 * r) * step + graph.inputs["field"] * step
+        return _sum_over_edges(pair, graph, 1) + 0.05 * charge**2
+
+    inputs = {
+        "charge": GraphInput(default=default, minimum=-2, maximum=2, integer=True),
+        "field": GraphInput(default=0.25, maximum=10),
+    }
+    constants = np.zeros(len(elements))
+    return Potential(
+        energy, {"repulsion": np.float64(15.0)}, cutoff, 1, elements, constants, name="charged pairs", inputs=inputs
+    )
+
+
 POTENTIALS = {
-    function.__name__: function for function in (lennard_jones, embedded_atom, message_passing, charge_transfer)
+    function.__name__: function
+    for function in (lennard_jones, embedded_atom, message_passing, charge_transfer, charged_pairs)
 }
 
 

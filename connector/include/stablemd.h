@@ -36,7 +36,7 @@ extern "C" {
 
 /* Version of this header. A library with the same major version and the same or a newer minor one can be used. */
 #define SMD_API_MAJOR 1
-#define SMD_API_MINOR 1 /* 1: node outputs, limit of the cache */
+#define SMD_API_MINOR 2 /* 1: node outputs, limit of the cache; 2: graph inputs */
 
 /* Most layers of message passing that a bundle may have. */
 #define SMD_MAX_LAYERS 8
@@ -147,6 +147,13 @@ typedef struct smd_model_info {
   const char *const *output_names; /* [output_count] */
   const char *const *output_units; /* [output_count] "" where the bundle does not tell */
   const int32_t *output_widths;    /* [output_count] numbers per atom */
+  /* Since 1.2: what the model takes of the whole structure, such as "charge", in the order of the names. */
+  int32_t input_count;
+  const char *const *input_names; /* [input_count] */
+  const double *input_defaults;   /* [input_count] values until smd_model_set_input is called */
+  const double *input_minima;     /* [input_count] least values; -infinity where there is none */
+  const double *input_maxima;     /* [input_count] largest values; infinity where there is none */
+  const int32_t *input_integer;   /* [input_count] 1 where values are whole numbers */
 } smd_model_info;
 
 /* Pointers live as long as the model. */
@@ -186,6 +193,11 @@ typedef struct smd_graph {
  * smaller program is in use already, until the graph needs less than 60 % of it. Call before every evaluation with the
  * exact sizes. After an error the earlier capacity is still there. */
 SMD_API smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_graph *graph);
+
+/* Since 1.2: a value of what the model takes of the whole structure, for all evaluations from now on. A name that is
+ * not in smd_model_info.input_names, or a value that is not finite, out of range or not whole where it must be, is
+ * SMD_ERROR_ARGUMENT; the earlier value is kept then. */
+SMD_API smd_status smd_model_set_input(smd_model *model, const char *name, double value);
 
 typedef struct smd_result {
   size_t struct_size;

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "error.h"
 #include "escape.h"
@@ -19,7 +21,7 @@
 namespace stablemd {
 namespace {
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr int kMostNumbersPerAtom = 4096;
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // safetensors' own limit
@@ -140,9 +142,9 @@ SizeExpression parse_dimension(const JsonField &field, int layers) {
 
 Role parse_role(const JsonField &field, bool output) {
   const std::string name = field.string();
-  const auto roles =
-      output ? std::vector{Role::node_energy, Role::edge_gradient, Role::node_output}
-             : std::vector{Role::species, Role::vectors, Role::centers, Role::neighbors, Role::owned, Role::weight};
+  const auto roles = output ? std::vector{Role::node_energy, Role::edge_gradient, Role::node_output}
+                            : std::vector{Role::species, Role::vectors,     Role::centers, Role::neighbors,
+                                          Role::owned,   Role::graph_input, Role::weight};
   for (const Role role : roles) {
     if (name == role_name(role)) return role;
   }
@@ -151,7 +153,7 @@ Role parse_role(const JsonField &field, bool output) {
 
 Port parse_port(const JsonField &field, bool output, const std::map<std::string, Tensor> &tensors, int layers) {
   Port port{parse_role(field.at("role"), output), nullptr, {}, {}, {}};
-  if (port.role == Role::node_output) port.name = field.at("name").string();
+  if (port.role == Role::node_output || port.role == Role::graph_input) port.name = field.at("name").string();
   if (port.role == Role::weight) {
     port.tensor = field.at("tensor").string();
     const auto tensor = tensors.find(port.tensor);
@@ -184,7 +186,7 @@ ProgramInterface parse_program(const JsonField &field, const std::map<std::strin
   if (field.has("targets")) {
     for (const JsonField &target : field.at("targets").items()) program.targets.push_back(target.string());
   }
-  check_interface(program, manifest.real, manifest.layers, manifest.node_outputs, field.where());
+  check_interface(program, manifest.real, manifest.layers, manifest.graph_inputs, manifest.node_outputs, field.where());
   return program;
 }
 
@@ -211,7 +213,7 @@ std::string shown_text(const JsonField &field) {
 }
 
 /// The names are words in engines' input.
-void check_output_name(const JsonField &field, const std::string &name) {
+void check_name(const JsonField &field, const std::string &name) {
   const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   const bool plain = !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) &&
                      std::all_of(name.begin(), name.end(), is_plain);
@@ -222,12 +224,40 @@ std::vector<NodeOutput> parse_node_outputs(const JsonField &manifest) {
   std::vector<NodeOutput> outputs;
   if (!manifest.has("node_outputs")) return outputs;
   for (const auto &[name, field] : manifest.at("node_outputs").members()) {
-    check_output_name(manifest.at("node_outputs"), name);
+    check_name(manifest.at("node_outputs"), name);
     const auto width = static_cast<int32_t>(field.at("width").integer(1, kMostNumbersPerAtom));
     outputs.push_back({name, shown_text(field.at("unit")), width});
   }
   std::sort(outputs.begin(), outputs.end(), [](const auto &a, const auto &b) { return a.name < b.name; });
   return outputs;
+}
+
+GraphInput parse_graph_input(const std::string &name, const JsonField &field) {
+  const auto limit = [&](const char *key, double none) {
+    const JsonField value = field.at(key);
+    return value.is_null() ? none : value.number();
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const GraphInput input{name, field.at("default").number(), limit("minimum", -kInfinity), limit("maximum", kInfinity),
+                         field.at("integer").boolean()};
+  if (!(input.minimum <= input.initial && input.initial <= input.maximum))
+    field.at("default").complain("must lie between minimum and maximum");
+  for (const double number : {input.initial, input.minimum, input.maximum}) {
+    if (input.integer && std::isfinite(number) && number != std::floor(number))
+      field.complain("must be whole numbers, for `integer` is true");
+  }
+  return input;
+}
+
+std::vector<GraphInput> parse_graph_inputs(const JsonField &manifest) {
+  std::vector<GraphInput> inputs;
+  if (!manifest.has("graph_inputs")) return inputs;
+  for (const auto &[name, field] : manifest.at("graph_inputs").members()) {
+    check_name(manifest.at("graph_inputs"), name);
+    inputs.push_back(parse_graph_input(name, field));
+  }
+  std::sort(inputs.begin(), inputs.end(), [](const auto &a, const auto &b) { return a.name < b.name; });
+  return inputs;
 }
 
 Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tensor> &tensors) {
@@ -251,6 +281,7 @@ Manifest parse_manifest(const JsonField &field, const std::map<std::string, Tens
   manifest.stablehlo_version = version_of("stablehlo", field);
   const std::string jax = version_of("jax", field);
   if (!jax.empty()) manifest.made_with = "jax " + jax;
+  manifest.graph_inputs = parse_graph_inputs(field);
   manifest.node_outputs = parse_node_outputs(field);
   for (const auto &[platform, program] : field.at("programs").members()) {
     manifest.programs.emplace(platform, parse_program(program, tensors, manifest));

@@ -32,6 +32,7 @@ struct Manifest {
   std::string length_unit;
   std::string stablehlo_version;         // "" where the file does not tell
   std::string made_with;                 // such as "jax 0.10.2"; "" where the file does not tell
+  std::vector<GraphInput> graph_inputs;  // in the order of their names
   std::vector<NodeOutput> node_outputs;  // in the order of their names
   std::map<std::string, ProgramInterface> programs;
 

@@ -26,6 +26,7 @@ class JsonField {
 
   const std::string &where() const { return where_; }
   bool is_text() const { return value_.is_string(); }
+  bool is_null() const { return value_.is_null(); }
   bool has(const char *key) const { return value_.is_object() && value_.contains(key); }
 
   JsonField at(const std::string &key) const {
@@ -47,6 +48,11 @@ class JsonField {
     std::vector<JsonField> result;
     for (const auto &item : value_) result.emplace_back(item, where_ + "[" + std::to_string(result.size()) + "]");
     return result;
+  }
+
+  bool boolean() const {
+    if (!value_.is_boolean()) complain("must be true or false");
+    return value_.get<bool>();
   }
 
   std::string string() const {

@@ -75,6 +75,7 @@ Model::Model(std::shared_ptr<Runtime> runtime, const std::string &path)
     program_ = {ProgramTemplate(source, manifest_.layers), hash_bytes(source)};
     check_signature(source, interface_, manifest_.layers);
   });
+  inputs_ = GraphInputs(manifest_.graph_inputs, manifest_.real);
   upload_weights(bundle);
 }
 
@@ -106,9 +107,13 @@ void Model::upload_weights(const Bundle &bundle) {
   }
 }
 
+const void *Model::data(const Port &port, const GraphArrays &arrays) const {
+  return port.role == Role::graph_input ? inputs_.data(port.name) : arrays.data(port.role);
+}
+
 BufferHandle Model::upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const {
   const Sizes sizes = program_sizes(arrays.capacity());
-  return runtime_->client().upload(arrays.data(port.role), *port.type, shape_of(port, sizes), memory);
+  return runtime_->client().upload(data(port, arrays), *port.type, shape_of(port, sizes), memory);
 }
 
 bool Model::reserve(const smd_graph_size &size, smd_graph &graph) {
@@ -164,7 +169,7 @@ bool Model::change_capacity(const HopCounts &need, bool only_if_free) {
     if (runtime_->device() == "cpu") {
       argument.buffer = upload(port, arrays, HostMemory::aliased);
       const void *seen = runtime_->client().device_pointer(argument.buffer.get());
-      argument.copied_each_time = seen != arrays.data(port.role);
+      argument.copied_each_time = seen != data(port, arrays);
       if (argument.copied_each_time) runtime_->log().info(text("the plugin copies `", role_name(port.role), "`"));
     }
     changed.emplace_back(i, std::move(argument));
@@ -205,6 +210,10 @@ const void *Model::read(size_t index) {
   copies_[index] = AlignedMemory(bytes);
   runtime_->client().download(buffer, copies_[index].data(), bytes);
   return copies_[index].data();
+}
+
+void Model::set_input(const std::string &name, double value) {
+  about(name_, [&] { inputs_.set(name, value); });
 }
 
 void Model::evaluate(smd_result &result) {

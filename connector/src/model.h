@@ -9,6 +9,7 @@
 
 #include "bundle.h"
 #include "graph_arrays.h"
+#include "graph_inputs.h"
 #include "runtime.h"
 
 namespace stablemd {
@@ -22,6 +23,7 @@ class Model {
   /// Whether the arrays moved.
   bool reserve(const smd_graph_size &size, smd_graph &graph);
   void evaluate(smd_result &result);
+  void set_input(const std::string &name, double value);
   void get_stats(smd_model_stats &stats) const;
 
  private:
@@ -42,6 +44,7 @@ class Model {
   CapacityKeeper keeper_;
   SizedExecutable program_in_use_;
   GraphArrays arrays_;
+  GraphInputs inputs_;
   std::vector<Argument> arguments_;  // in the order of the program's inputs
   std::vector<BufferHandle> outputs_;
   std::vector<AlignedMemory> copies_;       // of outputs, where they are not in the host's memory
@@ -56,6 +59,7 @@ class Model {
   void check_stablehlo() const;
   void check_outputs(const SizedExecutable &sized) const;
   void upload_weights(const Bundle &bundle);
+  const void *data(const Port &port, const GraphArrays &arrays) const;
   BufferHandle upload(const Port &port, const GraphArrays &arrays, HostMemory memory) const;
   SizedExecutable compiled(const HopCounts &wanted);
   void explain_unreadable(const std::string &message) const;

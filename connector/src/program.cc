@@ -21,6 +21,7 @@ constexpr RoleRule kRoles[] = {
     {Role::centers, "centers", false},
     {Role::neighbors, "neighbors", false},
     {Role::owned, "owned", false},
+    {Role::graph_input, "graph_input", false},
     {Role::weight, "weight", false},
     {Role::node_energy, "node_energy", true},
     {Role::edge_gradient, "edge_gradient", true},
@@ -40,6 +41,8 @@ Port required_port(Role role, const ElementType *real, int layers, int32_t width
       return {role, int32, {symbol("E1")}, {}, {}};
     case Role::owned:
       return {role, int32, {}, {}, {}};
+    case Role::graph_input:
+      return {role, real, {}, {}, {}};
     case Role::node_energy:
       return {role, real, {computed()}, {}, {}};
     case Role::node_output:
@@ -60,26 +63,41 @@ void check_port(const Port &port, const Port &required, const std::string &where
   }
 }
 
-/// The node outputs of a program must be those of the manifest, each once.
-void check_node_outputs(const ProgramInterface &program, const ElementType *real, int layers,
-                        const std::vector<NodeOutput> &extra, const std::string &where) {
-  size_t found = 0;
-  for (const NodeOutput &output : extra) {
-    const auto is_it = [&](const Port &port) { return port.role == Role::node_output && port.name == output.name; };
-    const auto port = std::find_if(program.outputs.begin(), program.outputs.end(), is_it);
-    if (port == program.outputs.end())
-      fail(SMD_ERROR_FORMAT, where, ".outputs: lacks the node output `", output.name, "`");
-    check_port(*port, required_port(Role::node_output, real, layers, output.width), where + ".outputs");
-    ++found;
-  }
-  const size_t given = std::count_if(program.outputs.begin(), program.outputs.end(),
-                                     [](const Port &port) { return port.role == Role::node_output; });
-  if (found != given)
-    fail(SMD_ERROR_FORMAT, where, ".outputs: a node output is given twice, or not in the manifest's node_outputs");
-}
-
 size_t count(const std::vector<Port> &ports, Role role) {
   return std::count_if(ports.begin(), ports.end(), [role](const Port &port) { return port.role == role; });
+}
+
+/// Ports of a role with names must be those that the manifest lists, each once. `kind` is the role in words.
+void check_named(const std::vector<Port> &ports, const std::vector<Port> &required, Role role, const char *kind,
+                 const std::string &where) {
+  for (const Port &one : required) {
+    const auto is_it = [&](const Port &port) { return port.role == role && port.name == one.name; };
+    const auto port = std::find_if(ports.begin(), ports.end(), is_it);
+    if (port == ports.end()) fail(SMD_ERROR_FORMAT, where, ": lacks the ", kind, " `", one.name, "`");
+    check_port(*port, one, where);
+  }
+  if (count(ports, role) != required.size())
+    fail(SMD_ERROR_FORMAT, where, ": a ", kind, " is given twice, or not in the manifest's ", role_name(role), "s");
+}
+
+void check_graph_inputs(const ProgramInterface &program, const ElementType *real, int layers,
+                        const std::vector<GraphInput> &inputs, const std::string &where) {
+  std::vector<Port> required;
+  for (const GraphInput &input : inputs) {
+    required.push_back(required_port(Role::graph_input, real, layers));
+    required.back().name = input.name;
+  }
+  check_named(program.inputs, required, Role::graph_input, "graph input", where + ".inputs");
+}
+
+void check_node_outputs(const ProgramInterface &program, const ElementType *real, int layers,
+                        const std::vector<NodeOutput> &outputs, const std::string &where) {
+  std::vector<Port> required;
+  for (const NodeOutput &output : outputs) {
+    required.push_back(required_port(Role::node_output, real, layers, output.width));
+    required.back().name = output.name;
+  }
+  check_named(program.outputs, required, Role::node_output, "node output", where + ".outputs");
 }
 
 }  // namespace
@@ -92,16 +110,18 @@ const char *role_name(Role role) {
 }
 
 void check_interface(const ProgramInterface &program, const ElementType *real, int layers,
-                     const std::vector<NodeOutput> &extra, const std::string &where) {
+                     const std::vector<GraphInput> &inputs, const std::vector<NodeOutput> &extra,
+                     const std::string &where) {
   for (const Port &port : program.inputs) {
     if (port.role != Role::weight) check_port(port, required_port(port.role, real, layers), where + ".inputs");
   }
   for (const Port &port : program.outputs) {
     if (port.role != Role::node_output) check_port(port, required_port(port.role, real, layers), where + ".outputs");
   }
+  check_graph_inputs(program, real, layers, inputs, where);
   check_node_outputs(program, real, layers, extra, where);
   for (const RoleRule &rule : kRoles) {
-    if (rule.role == Role::node_output) continue;
+    if (rule.role == Role::node_output || rule.role == Role::graph_input) continue;
     const size_t found = count(rule.output ? program.outputs : program.inputs, rule.role);
     if (rule.role != Role::weight && found > 1)
       fail(SMD_ERROR_FORMAT, where, ": role `", rule.name, "` is given twice");

@@ -11,7 +11,18 @@
 
 namespace stablemd {
 
-enum class Role { species, vectors, centers, neighbors, owned, weight, node_energy, edge_gradient, node_output };
+enum class Role {
+  species,
+  vectors,
+  centers,
+  neighbors,
+  owned,
+  graph_input,
+  weight,
+  node_energy,
+  edge_gradient,
+  node_output
+};
 
 const char *role_name(Role role);
 
@@ -21,7 +32,7 @@ struct Port {
   const ElementType *type;
   std::vector<SizeExpression> shape;
   std::string tensor;  // of a weight
-  std::string name;    // of a node output
+  std::string name;    // of a graph input or a node output
 };
 
 /// An extra result for each atom, such as a charge.
@@ -29,6 +40,14 @@ struct NodeOutput {
   std::string name;
   std::string unit;
   int32_t width;  // numbers per atom
+};
+
+/// A number that the model takes of the whole structure, such as its charge.
+struct GraphInput {
+  std::string name;
+  double initial;
+  double minimum, maximum;  // infinite where there is no limit
+  bool integer;
 };
 
 /// What the manifest says about a program.
@@ -39,10 +58,11 @@ struct ProgramInterface {
   std::vector<std::string> targets;
 };
 
-/// Checks that ports have the types and shapes that their roles demand, and that all of `extra` come out. `where`
-/// begins the complaint.
+/// Checks that ports have the types and shapes that their roles demand, that all of `inputs` go in and all of `extra`
+/// come out. `where` begins the complaint.
 void check_interface(const ProgramInterface &program, const ElementType *real, int layers,
-                     const std::vector<NodeOutput> &extra, const std::string &where);
+                     const std::vector<GraphInput> &inputs, const std::vector<NodeOutput> &extra,
+                     const std::string &where);
 
 /// Text in which each `@{expression}` depends on the sizes.
 class ProgramTemplate {

@@ -24,6 +24,9 @@ struct smd_model {
   std::vector<const char *> elements;
   std::vector<const char *> output_names, output_units;
   std::vector<int32_t> output_widths;
+  std::vector<const char *> input_names;
+  std::vector<double> input_defaults, input_minima, input_maxima;
+  std::vector<int32_t> input_integer;
 
   smd_model(std::shared_ptr<stablemd::Runtime> runtime, const char *path) : model(std::move(runtime), path) {
     for (const std::string &element : model.manifest().elements) elements.push_back(element.c_str());
@@ -31,6 +34,13 @@ struct smd_model {
       output_names.push_back(output.name.c_str());
       output_units.push_back(output.unit.c_str());
       output_widths.push_back(output.width);
+    }
+    for (const stablemd::GraphInput &input : model.manifest().graph_inputs) {
+      input_names.push_back(input.name.c_str());
+      input_defaults.push_back(input.initial);
+      input_minima.push_back(input.minimum);
+      input_maxima.push_back(input.maximum);
+      input_integer.push_back(input.integer);
     }
   }
 };
@@ -199,6 +209,12 @@ smd_status smd_model_get_info(const smd_model *model, smd_model_info *info) {
     value.output_names = model->output_names.data();
     value.output_units = model->output_units.data();
     value.output_widths = model->output_widths.data();
+    value.input_count = static_cast<int32_t>(model->input_names.size());
+    value.input_names = model->input_names.data();
+    value.input_defaults = model->input_defaults.data();
+    value.input_minima = model->input_minima.data();
+    value.input_maxima = model->input_maxima.data();
+    value.input_integer = model->input_integer.data();
     write_struct(info, value, "info");
   });
 }
@@ -210,6 +226,14 @@ smd_status smd_model_reserve(smd_model *model, const smd_graph_size *size, smd_g
     smd_graph value{};
     model->model.reserve(read_struct(size, "size"), value);
     write_struct(graph, value, "graph");
+  });
+}
+
+smd_status smd_model_set_input(smd_model *model, const char *name, double value) {
+  return guarded([&] {
+    require(model, "model");
+    require(name, "name");
+    model->model.set_input(name, value);
   });
 }
 

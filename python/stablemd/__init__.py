@@ -29,6 +29,7 @@ _ERRORS = (
 _HOME = {
     "ExportSummary": "_export",
     "Graph": "graph",
+    "GraphInput": "_inputs",
     "Potential": "potential",
     "StableMDCalculator": "_calculator",
     "export_model": "_export",

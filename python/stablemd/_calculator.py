@@ -14,7 +14,8 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 
 from ._bundle import read_bundle
 from ._errors import ArgumentError, FormatError
-from ._graphs import edge_forces, edge_virials, fold_graph, independent_vectors
+from ._graphs import double, edge_forces, edge_virials, fold_graph, independent_vectors
+from ._inputs import GraphInput, describe, input_values, stored_inputs
 from ._native import evaluate, load
 
 # What one unit of a bundle is in ASE's eV and Angstrom.
@@ -26,6 +27,8 @@ _ENERGY_UNITS = {
 }
 _LENGTH_UNITS = {"Angstrom": 1.0, "nm": units.nm, "Bohr": units.Bohr}
 
+# Of an ensemble, what has a spread beside extra outputs; other results are derived from these.
+_SPREAD = ("energy", "energies", "forces")
 _STANDARD = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 
 _of_parents: list[Any] = []
@@ -50,13 +53,13 @@ class StableMDCalculator(Calculator):
     Gives energy, free_energy and energies (eV, atomic energies included), forces (eV/Angstrom), stress and stresses
     (eV/Angstrom^3, Voigt order xx, yy, zz, yz, xz, xy, only where the cell has three vectors). An edge's virial goes
     half to each of its atoms, and ``stresses.sum(axis=0)`` is ``stress``, as in ``ase.calculators.lj``. Extra outputs
-    of the bundle, such as charges, are in ``results`` under their names, ``[atoms]`` or ``[atoms, width]``, in the
-    bundle's units.
+    of the bundle, such as charges, are in :attr:`outputs`; ``charges`` and ``magmoms`` are also among ASE's results.
 
-    An ensemble gives the means over its models of all these, and spreads: ``forces_spread`` [atoms] is
-    sqrt(mean over models of abs(F - mean F)^2), the deviation by which Zhang et al., Comput. Phys. Commun. 253, 107206
-    (2020) select structures; ``energies_spread`` [atoms], ``energy_spread`` and ``<name>_spread`` of each extra output
-    are defined alike.
+    An ensemble gives the means over its models of all these, and :attr:`spreads`.
+
+    What the model takes of the whole structure (:attr:`inputs`), such as its charge and spin, is read from
+    ``atoms.info`` under these names (``total_charge`` and ``total_spin`` will do too), else it has its default. Another
+    value is a new calculation.
 
     Threads may share a calculator: they take turns. A process that was forked opens the bundle for itself; one
     with OpenEquivariance's kernels it cannot use if its parent has, and gets a :class:`~stablemd.CompileError`.
@@ -77,6 +80,7 @@ class StableMDCalculator(Calculator):
         plugin: str | None = None,
         cache: str | os.PathLike[str] | None = None,
     ):
+        self._further: dict[str, Any] = {}  # results whose names are not ASE's
         cache = os.fspath(cache) if isinstance(cache, os.PathLike) else cache  # a text, as ASE writes parameters
         super().__init__(model=_checked_model(model), device=device, threads=threads, plugin=plugin, cache=cache)
         self._open()
@@ -107,8 +111,11 @@ class StableMDCalculator(Calculator):
         self._members = members
         self._process = os.getpid()
         self._turn = threading.RLock()
-        spreads = ("energy", "energies", "forces", *members[0].outputs) if len(members) > 1 else ()
-        self.implemented_properties = [*_STANDARD, *members[0].outputs, *map(_spread_name, spreads)]
+        first = members[0]
+        spreads = (*_SPREAD, *first.outputs) if len(members) > 1 else ()
+        # ASE's own names alone: what writes or copies results knows no others.
+        self.implemented_properties = [*_STANDARD, *(name for name in first.outputs if first.is_of_ase(name))]
+        self._further_names = {*first.outputs, *map(_spread_name, spreads)} - set(self.implemented_properties)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a worker process, opens the bundle for itself.
@@ -129,14 +136,62 @@ class StableMDCalculator(Calculator):
         first, *others = self._members
         return tuple(symbol for symbol in first.species if all(symbol in other.species for other in others))
 
+    @property
+    def inputs(self) -> dict[str, GraphInput]:
+        """What the model takes of the whole structure, by the names that ``atoms.info`` has for it."""
+        return dict(self._members[0].inputs)
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """Extra outputs of the last calculation by name: float64 ``[atoms]`` or ``[atoms, width]``, in the bundle's
+        units; of an ensemble the means. Empty before the first one, and where the bundle has none.
+
+        To write them with the structure: ``atoms.arrays["dipoles"] = calc.outputs["dipoles"]``.
+        """
+        return self._values({name: name for name in self._members[0].outputs})
+
+    @property
+    def spreads(self) -> dict[str, Any]:
+        """How far the models of an ensemble disagreed in the last calculation, by the name of what: ``energy`` (a
+        float, eV), ``energies`` [atoms], ``forces`` [atoms] (eV/Angstrom) and extra outputs [atoms]. Empty for one
+        model, and before the first calculation.
+
+        That of forces is sqrt(mean over models of abs(F - mean F)^2), the deviation by which Zhang et al., Comput.
+        Phys. Commun. 253, 107206 (2020) select structures; the others are defined alike. To write them with the
+        structure: ``atoms.arrays["forces_spread"] = calc.spreads["forces"]``.
+        """
+        return self._values({name: _spread_name(name) for name in (*_SPREAD, *self._members[0].outputs)})
+
+    def _values(self, names: dict[str, str]) -> dict[str, Any]:
+        """Copies of what there is under these names, in ASE's results or beside them."""
+        there = {**self._further, **self.results} if self.results else {}  # ASE clears its own when atoms change
+        return {key: np.copy(there[name])[()] for key, name in names.items() if name in there}
+
     def stats(self) -> dict[str, Any]:
         """Counts and times of the native library: evaluations, compilations, cache hits, seconds; sums over models."""
         each = [member.model.stats() for member in self._members]
         return {name: sum(stats[name] for stats in each) for name in each[0]}
 
     def get_property(self, name: str, atoms: Any = None, allow_calculation: bool = True) -> Any:
+        """One of ASE's properties, an extra output by its name, or a spread such as ``forces_spread``."""
         with self._own_turn():  # also for what ASE compares and takes out of `results`
-            return super().get_property(name, atoms, allow_calculation)
+            if name not in self._further_names:
+                return super().get_property(name, atoms, allow_calculation)
+            energy = super().get_property("energy", atoms, allow_calculation)
+            return None if energy is None else self._values({name: name})[name]
+
+    def check_state(self, atoms: Any, tol: float = 1e-15) -> list[str]:
+        """What has changed since the last calculation; ASE does not look at ``atoms.info``, where graph inputs are."""
+        changes = super().check_state(atoms, tol)
+        inputs = self.inputs
+        if not changes and inputs and input_values(self.atoms.info, inputs) != input_values(atoms.info, inputs):
+            return ["info"]
+        return changes
+
+    def reset(self) -> None:
+        """Forgets the last calculation."""
+        super().reset()
+        self._further = {}
 
     def _own_turn(self) -> threading.RLock:
         """The lock of this process."""
@@ -148,9 +203,11 @@ class StableMDCalculator(Calculator):
 
     def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
         with self._own_turn():
-            self.results = {}
+            self.results, self._further = {}, {}
             super().calculate(atoms, properties, system_changes)
-            self.results = self._calculate(self.atoms, properties)
+            everything = self._calculate(self.atoms, properties)
+            self._further = {name: everything.pop(name) for name in self._further_names & set(everything)}
+            self.results = everything
 
     def _calculate(self, atoms: Any, properties: Any) -> dict[str, Any]:
         has_volume = independent_vectors(np.asarray(atoms.cell)) == 3
@@ -175,10 +232,11 @@ def _checked_model(model: Any) -> str | list[str]:
 
 
 def _check_ensemble(members: Sequence[_Member]) -> None:
-    """The models of an ensemble see the same neighbours and give the same outputs, as LAMMPS' pair style demands."""
+    """The models of an ensemble see the same neighbours, take the same inputs and give the same outputs, as LAMMPS'
+    pair style demands."""
     first, *others = members
     for other in others:
-        for kind in ("cutoff and layers", "extra outputs"):
+        for kind in ("cutoff and layers", "extra outputs", "inputs of the whole structure"):
             one, another = (f"{member.path} has {member.traits(kind)}" for member in (first, other))
             if first.traits(kind) != other.traits(kind):
                 raise ArgumentError(f"models of an ensemble must have the same {kind}: {one}, {another}")
@@ -190,6 +248,9 @@ class _Member:
     def __init__(self, path: str, model: Any):
         self.path, self.model = path, model
         self.species = {element: index for index, element in enumerate(model.elements)}
+        manifest = read_bundle(path).manifest
+        self.inputs = stored_inputs(manifest)
+        self.output_fields = manifest.get("node_outputs", {})
         self.outputs = tuple(model.outputs)
         self.energy_unit = _unit(_ENERGY_UNITS, model.energy_unit, path)
         self.length_unit = _unit(_LENGTH_UNITS, model.length_unit, path)
@@ -199,16 +260,24 @@ class _Member:
     def traits(self, kind: str) -> str:
         if kind == "cutoff and layers":
             return f"{self.cutoff:.10g} Angstrom and {self.model.layers}"
-        outputs = read_bundle(self.path).manifest.get("node_outputs", {})
-        each = [f"{name} [{one['width']}] {one['unit']}".strip() for name, one in sorted(outputs.items())]
-        return ", ".join(each) or "none"
+        if kind == "inputs of the whole structure":
+            return describe(self.inputs) or "none"
+        outputs = sorted(self.output_fields.items())
+        return ", ".join(f"{name} [{one['width']}] {one['unit']}".strip() for name, one in outputs) or "none"
+
+    def is_of_ase(self, output: str) -> bool:
+        """Whether an extra output is one of ASE's properties in name and shape."""
+        return output in ("charges", "magmoms") and self.output_fields[output]["width"] == 1
 
     def evaluate(self, atoms: Any, has_volume: bool) -> dict[str, Any]:
-        """ASE's results."""
+        """ASE's results, and extra outputs."""
+        cell = double(atoms.cell, "the cell")
+        for name, value in input_values(atoms.info, self.inputs).items():
+            self.model.set_input(name, value)
         graph = fold_graph(
             self._species_of(atoms),
-            atoms.positions / self.length_unit,
-            np.asarray(atoms.cell) / self.length_unit,
+            double(atoms.positions, "positions") / self.length_unit,
+            cell / self.length_unit,
             np.asarray(atoms.pbc),
             self.model.cutoff,
             self.model.layers,
@@ -223,7 +292,7 @@ class _Member:
             **outputs,
         }
         if has_volume:
-            stresses = edge_virials(graph, gradient, len(atoms)) * (self.energy_unit / atoms.get_volume())
+            stresses = edge_virials(graph, gradient, len(atoms)) * (self.energy_unit / abs(np.linalg.det(cell)))
             results.update(stress=stresses.sum(axis=0), stresses=stresses)
         return results
 
@@ -241,7 +310,7 @@ def _ensemble(each: list[dict[str, Any]]) -> dict[str, Any]:
         values = np.array([one[name] for one in each])
         mean = values.mean(axis=0)
         results[name] = float(mean) if mean.ndim == 0 else mean
-        if name not in ("free_energy", "stress", "stresses"):
+        if name in _SPREAD or name not in _STANDARD:
             deviations = (values - mean) ** 2
             squares = deviations.sum(axis=2) if deviations.ndim == 3 else deviations
             spread = np.sqrt(squares.mean(axis=0))

@@ -128,7 +128,7 @@ def _feature_values(words: tuple[str, ...]) -> dict[str, float]:
         try:
             values[name.strip()] = float(text)
         except ValueError:
-            raise ArgumentError(f"--feature {word} is not NAME=VALUE, such as total_charge=-1") from None
+            raise ArgumentError(f"--feature {word} is not NAME=VALUE, such as charge=-1") from None
     return values
 
 
@@ -173,7 +173,8 @@ def _is_of_interest(record: logging.LogRecord) -> bool:
     "features",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What the model embeds of the whole structure, e.g. --feature total_charge=-1 --feature total_spin=2.",
+    help="Default of what the model takes of the whole structure, e.g. --feature charge=-1 --feature spin=2; a"
+    " simulation may set other values.",
 )
 @click.option(
     "--kernels",
@@ -234,7 +235,7 @@ def export(
         options = {"name": name} if name is not None else {}
         if has_original(model) and not no_original:
             progress("load the model in mace-torch, to compare")
-            options["original"] = open_original(model, potential.source.get("head"), values)
+            options["original"] = open_original(model, potential.source.get("head"), potential.inputs)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "an atom's energy jumps|.*: an atom's energy jumps")  # in the summary
             summary = export_potential(
@@ -258,6 +259,8 @@ def _check_files(model: Path, output: Path) -> None:
 
 
 def _print_summary(summary: Any) -> None:
+    from ._inputs import describe
+
     rows = {
         "bundle": f"{summary.path} ({_size(summary.file_size)})",
         "elements": _element_list(summary.elements),
@@ -265,6 +268,8 @@ def _print_summary(summary: Any) -> None:
         "parameters": f"{summary.parameters:,} in {summary.dtype}",
         "platforms": " ".join(summary.platforms),
     }
+    if summary.inputs:
+        rows["inputs"] = describe(summary.inputs)
     if summary.outputs:
         rows["outputs"] = " ".join(summary.outputs)
     if summary.targets:
@@ -316,6 +321,7 @@ def _size(count: float) -> str:
 def info(file: Path, as_json: bool) -> None:
     """Say what a bundle holds."""
     from ._bundle import read_bundle
+    from ._inputs import describe, stored_inputs
 
     bundle = read_bundle(file)
     manifest = bundle.manifest
@@ -337,6 +343,7 @@ def info(file: Path, as_json: bool) -> None:
         "cutoff": f"{manifest['cutoff']:g} {units['length']}",
         "layers": str(manifest["layers"]),
         "parameters": f"{bundle.parameter_count:,} in {manifest['dtype']}",
+        "inputs": describe(stored_inputs(manifest)) or "none",
         "outputs": ", ".join(f"{name} ({unit})" if unit else name for name, unit in outputs.items()) or "none",
         "platforms": " ".join(sorted(manifest["programs"])),
         "FFI targets": " ".join(sorted({t for p in manifest["programs"].values() for t in p["targets"]})) or "none",
@@ -465,6 +472,7 @@ def _open_comparison(
     bundle: Any, against: Path, structures: Path | None, picture: Path | None, head: str | None, progress: _Progress
 ) -> _Comparison:
     from . import _parity
+    from ._inputs import stored_inputs
     from ._originals import open_original
     from ._reference import stored_reference
 
@@ -477,7 +485,10 @@ def _open_comparison(
     )
     progress(f"load {against}")
     source = bundle.manifest.get("source") or {}
-    original = open_original(against, head or source.get("head"), source.get("features"))
+    inputs = stored_inputs(bundle.manifest)
+    # What a bundle without graph inputs was exported with is in its weights.
+    fixed = {} if inputs else source.get("features")
+    original = open_original(against, head or source.get("head"), inputs, fixed)
     return _Comparison(against, original, frames, picture)
 
 

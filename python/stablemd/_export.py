@@ -31,6 +31,7 @@ from ._errors import (
     argument,
 )
 from ._evaluate import JaxLacksTargetError, compute_reference
+from ._inputs import GraphInput
 from ._originals import Original
 from ._program import Program, Tracer, about, build_program, x64
 from ._reference import OriginalValues, Reference, default_structure, tolerances
@@ -74,6 +75,7 @@ class ExportSummary:
     unverified: str = ""  #: why not
     #: largest change of an atom's energy where a neighbour leaves the cutoff, 0 for none; None if it was not looked for
     cutoff_jump: float | None = None
+    inputs: Mapping[str, GraphInput] = dataclasses.field(default_factory=dict)  #: what it takes of the whole structure
 
 
 def jump_text(jump: float) -> str:
@@ -99,6 +101,7 @@ def export_potential(potential: Potential, path: str | os.PathLike[str], **optio
             "source": potential.source,
             "platform_energy_fns": potential.platform_energy_fns,
             "targets": potential.targets,
+            "inputs": potential.inputs,
             **options,
         },
     )
@@ -121,6 +124,7 @@ def export_model(
     platform_energy_fns: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     targets: Sequence[str] = (),
     output_units: Mapping[str, str] | None = None,
+    inputs: Mapping[str, GraphInput] | None = None,
     source: Mapping[str, Any] | None = None,
     verify: bool = True,
     original: Original | None = None,
@@ -161,6 +165,9 @@ def export_model(
         Names of the FFI custom calls that these functions make.
     output_units
         Units of extra outputs by their names, for the manifest; engines hand out the values as they are.
+    inputs
+        :class:`stablemd.GraphInput` by name: what ``energy_fn`` finds in ``graph.inputs``, real scalars in ``dtype``
+        such as the charge of the whole structure. Engines set them by these names, else they have their defaults.
     source
         Free, JSON-able notes for the manifest.
     verify
@@ -192,6 +199,7 @@ def export_model(
     _check_callables(energy_fn, platform_energy_fns or {}, progress)
     _check_notes(name, source, output_units, reference)
     unit_names = _checked_units(units)
+    graph_inputs = _checked_inputs(inputs)
     weight_names, weights, unflatten = _flatten_weights(params, real)
 
     with x64(real):
@@ -199,7 +207,9 @@ def export_model(
         tracers: dict[int, Tracer] = {}  # by identity: not every object that can be called has a hash
         for platform in platform_names:
             function = (platform_energy_fns or {}).get(platform, energy_fn)
-            tracer = tracers.setdefault(id(function), Tracer(function, unflatten, weights, real, announced))
+            tracer = tracers.setdefault(
+                id(function), Tracer(function, unflatten, weights, real, announced, tuple(graph_inputs))
+            )
             like = next(iter(programs.values()), None)
             programs[platform] = build_program(tracer, model["layers"], platform, report, like)
     widths, *others = [tracer.outputs or {} for tracer in tracers.values()]
@@ -209,9 +219,11 @@ def export_model(
     called = tuple(sorted({target for program in programs.values() for target in program.targets}))
     report("evaluate the reference structure in JAX")
     atoms = reference if reference is not None else default_structure(element_names, model["cutoff"])
-    values, unverified = None, "" if verify else "verify=False"
+    values, elsewhere, unverified = None, [], "" if verify else "verify=False"
     try:
-        values = compute_reference(energy_fn, unflatten, weights, real, atoms, **model)
+        values, *elsewhere = compute_reference(
+            energy_fn, unflatten, weights, real, atoms, *_values_to_verify(graph_inputs), **model
+        )
     except JaxLacksTargetError as error:
         if not called:
             raise
@@ -230,7 +242,7 @@ def export_model(
     used = sorted({weight for program in programs.values() for weight in program.weights})
     tensors = {**texts, **{weight_names[i]: weights[i] for i in used}, **(values.tensors() if values else {})}
     manifest = {
-        "format": _manifest.format_of(outputs),
+        "format": _manifest.format_of(outputs, graph_inputs),
         "name": name,
         "dtype": real.name,
         "cutoff": model["cutoff"],
@@ -240,6 +252,7 @@ def export_model(
         "units": unit_names,
         "programs": manifest_programs,
         **({"node_outputs": outputs} if outputs else {}),
+        **({"graph_inputs": {name: one.manifest() for name, one in graph_inputs.items()}} if graph_inputs else {}),
         "versions": _versions(),
         "source": {**(source or {}), **(against or {})},
         "reference": values.manifest() if values else None,
@@ -251,7 +264,7 @@ def export_model(
         if not unverified:
             report("verify natively against JAX: compile and evaluate")
             check = _NativeCheck(temporary, path, energy_fn, real, model["layers"])
-            deviation, jump, unverified = check.run(programs, called, atoms, values)
+            deviation, jump, unverified = check.run(programs, called, atoms, [values, *elsewhere] if values else [])
             unverified = unverified or incomparable
         if jump:
             warnings.warn(f"{path}: {jump_text(jump)}", stacklevel=2)
@@ -269,6 +282,7 @@ def export_model(
         energy_deviation=deviation.energy if deviation else None,
         force_deviation=deviation.force if deviation else None,
         outputs=tuple(outputs),
+        inputs=graph_inputs,
         original=(against or {}).get("verified against"),
         unverified=unverified,
         cutoff_jump=jump,
@@ -412,6 +426,26 @@ def _checked_names(argument: str, names: Any) -> tuple[str, ...]:
     return result
 
 
+def _checked_inputs(inputs: Any) -> dict[str, GraphInput]:
+    given = {} if inputs is None else inputs
+    if not isinstance(given, Mapping) or not all(isinstance(one, GraphInput) for one in given.values()):
+        raise ArgumentError(f"inputs must be like {{'charge': stablemd.GraphInput(default=0.0)}}, got {inputs!r}")
+    for name in given:
+        if not _manifest.is_name(name):
+            raise ArgumentError(
+                f"inputs has the name {name!r}; use letters, digits and _, beginning with a letter, and none of"
+                f" {', '.join(_manifest.RESERVED_OUTPUTS)}"
+            )
+    return dict(sorted(given.items()))
+
+
+def _values_to_verify(inputs: Mapping[str, GraphInput]) -> list[dict[str, float]]:
+    """The defaults, and where there are inputs other values: a program that ignored them would pass else."""
+    defaults = {name: one.default for name, one in inputs.items()}
+    others = {name: one.another() for name, one in inputs.items()}
+    return [defaults] if others == defaults else [defaults, others]
+
+
 def _checked_output_units(units: Mapping[str, str] | None, widths: Mapping[str, int]) -> dict[str, str]:
     given = dict(units or {})
     unknown = sorted(set(given) - set(widths))
@@ -497,6 +531,7 @@ def _store_programs(
         platform: _manifest.program_entry(
             names[program.template],
             program.graph_roles,
+            program.inputs,
             [weight_names[i] for i in program.weights],
             program.targets,
             results,
@@ -559,12 +594,12 @@ class _NativeCheck:
     layers: int
 
     def run(
-        self, programs: Mapping[str, Program], called: Sequence[str], atoms: Any, reference: Reference | None
+        self, programs: Mapping[str, Program], called: Sequence[str], atoms: Any, references: Sequence[Reference]
     ) -> tuple[Any, float | None, str]:
-        """Deviations from JAX and the jump at the cutoff, or None and why not: what cannot be run here, as the user
-        knows.
+        """The first reference's deviations from JAX and the jump at the cutoff, or None and why not: what cannot be
+        run here, as the user knows.
 
-        Without a ``reference`` the bundle is run, but not compared. Raises :class:`ExportError` where the bundle cannot
+        Without ``references`` the bundle is run, but not compared. Raises :class:`ExportError` where the bundle cannot
         be loaded or run, or differs too much.
         """
         if "cpu" not in programs:
@@ -575,12 +610,15 @@ class _NativeCheck:
             return None, None, f"the native module is missing ({error})"
         try:
             model = load(self.file)
-            if reference is None:
+            if not references:
                 run_structure(model, atoms)
                 return None, None, ""
-            deviation = compare_with_reference(model, reference, parts=2)
-            if self._complaint(deviation):
-                whole = compare_with_reference(model, reference)
+            deviations = []
+            for reference in references:
+                deviations.append(compare_with_reference(model, reference, parts=2))
+                if self._complaint(deviations[-1]):
+                    whole = compare_with_reference(model, reference)
+                    break
         except PluginError as error:
             if error.text.startswith("no PJRT plugin for device"):
                 return None, None, str(error)
@@ -593,7 +631,7 @@ class _NativeCheck:
             raise self._failure("the exported program cannot be verified", error) from None
         except (CompileError, ExecutionError, FormatError) as error:
             raise self._failure("the exported program fails where JAX does not", error) from None
-        complaint = self._complaint(deviation)
+        deviation, complaint = deviations[0], self._complaint(deviations[-1])
         if complaint:
             raise about(self.energy_fn, f"{complaint}; {self._reason(self._complaint(whole))}")
         bar = _BARS[self.real.name][0] * max(1.0, deviation.largest_energy)

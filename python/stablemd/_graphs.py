@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +51,24 @@ def _images(periodic: np.ndarray, cutoff: float) -> float:
 
 def independent_vectors(cell: np.ndarray, directions: np.ndarray | slice = slice(None)) -> int:
     """How many of the cell's vectors in these directions are linearly independent."""
+    cell = double(cell, "the cell")
     if not np.isfinite(cell).all():
         raise ArgumentError("the cell is not finite")
     return int(np.linalg.matrix_rank(cell[directions]))
+
+
+def double(array: Any, what: str) -> np.ndarray:
+    """The array in double precision, whatever type of numbers and order in memory it has; not written to.
+
+    ASE keeps what a reader or a user has put into ``atoms.arrays``: float32, integers, columns.
+    """
+    given = np.asarray(array)
+    try:
+        if np.iscomplexobj(given):
+            raise TypeError
+        return np.ascontiguousarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} must be real numbers, got an array of {given.dtype}") from None
 
 
 def neighbor_list(
@@ -61,8 +77,9 @@ def neighbor_list(
     """Centres, neighbours, vectors (r_neighbour - r_centre) and cell shifts of all pairs within ``cutoff``.
 
     Every pair appears in both directions and with every periodic image, sorted by centre. Directions that are not
-    periodic may have a zero cell vector.
+    periodic may have a zero cell vector. Arrays may be of any type of numbers; the results are in double precision.
     """
+    positions, cell, pbc = double(positions, "positions"), double(cell, "the cell"), np.array(pbc, dtype=bool)
     if len(positions) == 0:
         return np.zeros(0, int), np.zeros(0, int), np.zeros((0, 3)), np.zeros((0, 3), int)
     if not np.isfinite(positions).all():

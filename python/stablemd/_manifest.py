@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ._errors import FormatError
+from ._errors import ArgumentError, FormatError
+from ._inputs import GraphInput
 from ._sizes import MAX_LAYERS, symbols
 from ._template import parse_affine
 from ._text import is_printable
 
-FORMAT = 2  #: newest version that is read; see :func:`format_of` for what is written
+FORMAT = 3  #: newest version that is read; see :func:`format_of` for what is written
 KEY = "stablemd"  #: name of the manifest in the file's __metadata__
 DTYPES = ("float32", "float64")
 PLATFORMS = ("cpu", "cuda")
@@ -39,7 +40,7 @@ def output_field(name: str) -> str:
     return f"outputs/{name}"
 
 
-def graph_input(role: str, dtype: str) -> dict[str, Any]:
+def graph_array(role: str, dtype: str) -> dict[str, Any]:
     """Entry of a graph array in a program's inputs."""
     kinds = {
         "species": ("int32", ["N"]),
@@ -52,18 +53,25 @@ def graph_input(role: str, dtype: str) -> dict[str, Any]:
     return {"role": role, "dtype": kind, "shape": shape}
 
 
+def graph_input(name: str, dtype: str) -> dict[str, Any]:
+    """Entry of a graph input, such as the charge, in a program's inputs."""
+    return {"role": "graph_input", "name": name, "dtype": dtype, "shape": []}
+
+
 # Names that engines give to what they always compute, in ASE's results and elsewhere.
 RESERVED_OUTPUTS = ("energy", "energies", "free_energy", "forces", "stress", "stresses")
 
 
-def is_output_name(name: Any) -> bool:
-    """Whether an extra output may be called so: engines use the name as a word of their own input."""
+def is_name(name: Any) -> bool:
+    """Whether an extra output or a graph input may be called so: engines use the name as a word of their own input."""
     plain = isinstance(name, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) is not None
     return plain and name not in RESERVED_OUTPUTS and not name.endswith(("_spread", "_flag"))
 
 
-def format_of(node_outputs: Mapping[str, Any]) -> int:
+def format_of(node_outputs: Mapping[str, Any], graph_inputs: Mapping[str, Any]) -> int:
     """The oldest version of docs/bundle.md that describes a bundle, so that older readers take what they can."""
+    if graph_inputs:
+        return 3
     return 2 if node_outputs else 1
 
 
@@ -89,13 +97,15 @@ def outputs(dtype: str, layers: int, widths: Mapping[str, int]) -> list[dict[str
 def program_entry(
     text: str,
     graph_roles: Sequence[str],
+    graph_inputs: Sequence[str],
     weights: Sequence[str],
     targets: Sequence[str],
     results: Sequence[Mapping[str, Any]],
     dtype: str,
 ) -> dict[str, Any]:
     """A program of the manifest; ``results`` come from :func:`outputs`."""
-    inputs = [graph_input(role, dtype) for role in graph_roles]
+    inputs = [graph_array(role, dtype) for role in graph_roles]
+    inputs += [graph_input(name, dtype) for name in graph_inputs]
     inputs += [{"role": "weight", "tensor": weight} for weight in weights]
     return {"text": text, "inputs": inputs, "outputs": list(results), "targets": list(targets)}
 
@@ -143,11 +153,12 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
     )
     _expect_printable("unit", (units["energy"], units["length"]), expect)
     widths = _validated_widths(manifest.get("node_outputs", {}), expect)
+    arguments = _validated_arguments(manifest.get("graph_inputs", {}), manifest["dtype"], expect)
     programs = manifest.get("programs")
     expect(isinstance(programs, dict) and len(programs) > 0, "it holds no program")
     for platform, program in programs.items():
         results = outputs(manifest["dtype"], layers, widths)
-        _validate_program(program, f"the program for {platform}", layers, manifest["dtype"], results, tensors, expect)
+        _validate_program(program, f"the program for {platform}", layers, arguments, results, tensors, expect)
     reference = manifest.get("reference")
     if reference is not None:
         expect(isinstance(reference, dict) and _finite(reference.get("energy")), "its reference has no energy")
@@ -159,7 +170,7 @@ def validate(manifest: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]], 
 def _validated_widths(fields: Any, expect: Any) -> dict[str, int]:
     expect(isinstance(fields, dict), "node_outputs is no object")
     for name, one in fields.items():
-        expect(is_output_name(name), f"node_outputs has the name {name!r}")
+        expect(is_name(name), f"node_outputs has the name {name!r}")
         whole = isinstance(one, dict) and isinstance(one.get("width"), int) and not isinstance(one["width"], bool)
         expect(whole and one["width"] >= 1, f"the node output {name} has no width")
         expect(isinstance(one.get("unit"), str), f"the node output {name} has no unit")
@@ -173,8 +184,28 @@ def _expect_printable(what: str, texts: Iterable[str], expect: Any) -> None:
         expect(is_printable(text), f"the {what} {text!r} holds control characters")
 
 
+def _validated_arguments(fields: Any, dtype: str, expect: Any) -> list[dict[str, Any]]:
+    """Entries of what a program may take besides weights, and must of graph inputs."""
+    expect(isinstance(fields, dict), "graph_inputs is no object")
+    for name, one in fields.items():
+        expect(is_name(name), f"graph_inputs has the name {name!r}")
+        known = isinstance(one, dict) and set(one) == {"default", "minimum", "maximum", "integer"}
+        expect(known, f"the graph input {name} is not default, minimum, maximum and integer")
+        try:
+            GraphInput(**one)
+        except ArgumentError as error:
+            expect(False, f"the graph input {name} is wrong: {error}")
+    return [graph_array(role, dtype) for role in GRAPH_ROLES] + [graph_input(name, dtype) for name in fields]
+
+
 def _validate_program(
-    program: Any, name: str, layers: int, dtype: str, results: Sequence[Mapping], tensors: Mapping, expect: Any
+    program: Any,
+    name: str,
+    layers: int,
+    arguments: Sequence[Mapping],
+    results: Sequence[Mapping],
+    tensors: Mapping,
+    expect: Any,
 ) -> None:
     expect(isinstance(program, dict), f"{name} is no object")
     text = program.get("text")
@@ -195,11 +226,7 @@ def _validate_program(
             key = (role, entry.get("name"))
             expect(key not in seen, f"{name} has the role {role!r} twice")
             seen.add(key)
-            allowed = (
-                {(o["role"], o.get("name")): o for o in results}
-                if kind == "outputs"
-                else {(r, None): graph_input(r, dtype) for r in GRAPH_ROLES}
-            )
+            allowed = {(o["role"], o.get("name")): o for o in (results if kind == "outputs" else arguments)}
             expect(key in allowed, f"{name} has the unknown role {role!r} among its {kind}")
             expect(entry == allowed[key], f"{name} has {entry} where {allowed[key]} is due")
             for dimension in entry["shape"]:
@@ -207,6 +234,7 @@ def _validate_program(
                     isinstance(dimension, int) or _expression(dimension, known), f"{name} has the size {dimension!r}"
                 )
     due = {("vectors", None), *((o["role"], o.get("name")) for o in results)}
+    due |= {(one["role"], one["name"]) for one in arguments if one["role"] == "graph_input"}
     lacking = sorted(other or role for role, other in due - seen)
     expect(not lacking, f"{name} lacks {', '.join(lacking)}")
 

@@ -114,6 +114,8 @@ def run_structure(model: Model, atoms: Any) -> None:
 
 def compare_with_reference(model: Model, reference: Reference, parts: int = 1) -> Deviation:
     """Evaluates a reference structure and compares; in ``parts``, as on so many ranks, so that there are ghosts."""
+    for name, value in reference.inputs.items():
+        model.set_input(name, value)
     whole = structure_graph(reference.atoms(), model.elements, model.cutoff, model.layers)
     count = len(whole.species)
     graphs = _parts(whole, parts, model.layers)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ._bundle import read_bundle
 from ._errors import ArgumentError, FormatError, MissingFileError, StableMDError
+from ._inputs import ALIASES, GraphInput, input_name, input_values
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,29 @@ class Original:
     dtype: str  #: precision in which its constants are stored: float32 ones are rounded, whatever evaluates them
 
 
-#: names of what mace-torch's calculator reads from ``Atoms.info`` where they differ from the model's own
-_INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
-
-
-def open_original(path: Path, head: str | None = None, features: Mapping[str, float] | None = None) -> Original:
+def open_original(
+    path: Path,
+    head: str | None = None,
+    inputs: Mapping[str, GraphInput] | None = None,
+    fixed: Mapping[str, float] | None = None,
+) -> Original:
     """The evaluator of a mace-torch ``.model`` file (a pickle: opening it runs code from it) or of a bundle.
 
-    ``features``: values of what the model embeds of the whole structure.
+    ``inputs``: what the model takes of the whole structure, from ``Atoms.info`` or with these defaults; ``fixed``:
+    values of it that hold for all structures, as in bundles without graph inputs.
 
     Raises :class:`ArgumentError` for other files and where mace-torch is not installed.
     """
     if not path.exists():
         raise MissingFileError(f"there is no file {path} to compare with")
     if path.suffix == ".safetensors":
-        return _bundle(path)
+        return _bundle(path, inputs or {}, fixed or {})
     if path.is_dir() or path.suffix in (".json", ".msgpack", ".npz", ".ckpt"):
         raise ArgumentError(
             f"{path} looks like a MACE-JAX model, and PyPI has no MACE-JAX; compare with the mace-torch .model file"
             " that it comes from, or with a bundle"
         )
-    return _mace_torch(path, head, features or {})
+    return _mace_torch(path, head, inputs or {}, fixed or {})
 
 
 def has_original(path: Path) -> bool:
@@ -66,20 +69,23 @@ def has_original(path: Path) -> bool:
     return path.is_file() and path.suffix == ".model" and all(map(find_spec, ("torch", "mace")))
 
 
-def _bundle(path: Path) -> Original:
+def _bundle(path: Path, inputs: Mapping[str, GraphInput], fixed: Mapping[str, float]) -> Original:
     from ._calculator import StableMDCalculator
 
     dtype = read_bundle(path).manifest["dtype"]
-    return Original(f"the bundle {path.name}", _evaluator(StableMDCalculator(path)), dtype)
+    return Original(f"the bundle {path.name}", _evaluator(StableMDCalculator(path), inputs, fixed), dtype)
 
 
-def _mace_torch(path: Path, head: str | None, features: Mapping[str, float]) -> Original:
+def _mace_torch(path: Path, head: str | None, inputs: Mapping[str, GraphInput], fixed: Mapping[str, float]) -> Original:
     from .mace._foreign import foreign
 
     what = foreign(path)
     if what:
         raise FormatError(f"{path} {what}")
-    options = {} if head is None else {"head": head}
+    options: dict[str, Any] = {} if head is None else {"head": head}
+    # Its calculator looks for charge and spin in ``Atoms.info`` by these names, and for nothing else unasked.
+    names = {*inputs, *map(input_name, fixed)}
+    options["info_keys"] = {ALIASES.get(name, name): name for name in (*ALIASES, *names)}
     with _quiet():
         try:
             import torch
@@ -96,13 +102,19 @@ def _mace_torch(path: Path, head: str | None, features: Mapping[str, float]) -> 
             raise
         except Exception as error:  # whatever a pickle raises
             raise FormatError(f"mace-torch cannot open {path}: {type(error).__name__}: {error}") from None
-    return Original(f"mace-torch {version('mace-torch')}", _evaluator(calculator, features), dtype)
+    return Original(f"mace-torch {version('mace-torch')}", _evaluator(calculator, inputs, fixed), dtype)
 
 
-def _evaluator(calculator: Any, features: Mapping[str, float] | None = None) -> Callable[[Any], Values]:
+def _evaluator(
+    calculator: Any, inputs: Mapping[str, GraphInput], fixed: Mapping[str, float]
+) -> Callable[[Any], Values]:
+    values = {input_name(name): value for name, value in fixed.items()}
+
     def evaluate(atoms: Any) -> Values:
         atoms = atoms.copy()
-        atoms.info.update({_INFO_KEYS.get(name, name): value for name, value in (features or {}).items()})
+        atoms.info = {**atoms.info, **input_values(atoms.info, inputs), **values}
+        for alias in ALIASES.values():
+            atoms.info.pop(alias, None)
         with _quiet():
             energy = float(calculator.get_property("energy", atoms))
             return Values(energy, np.asarray(calculator.get_property("forces", atoms), np.float64))

@@ -21,7 +21,7 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
 from ._errors import ExportError, argument
-from ._manifest import GRAPH_ROLES, RESERVED_OUTPUTS, is_output_name
+from ._manifest import GRAPH_ROLES, RESERVED_OUTPUTS, is_name
 from ._sizes import Sizes, symbols, tracing_sets
 from ._template import Misfit, fit_template, instantiate
 from .graph import Graph
@@ -49,7 +49,8 @@ class Program:
 
     template: str
     graph_roles: tuple[str, ...]  #: roles of the leading arguments, in order
-    weights: tuple[int, ...]  #: indices of the weights that follow them
+    inputs: tuple[str, ...]  #: names of the graph inputs that follow them
+    weights: tuple[int, ...]  #: indices of the weights that follow these
     targets: tuple[str, ...]  #: FFI targets that a provider must register
 
 
@@ -63,17 +64,23 @@ def x64(dtype: np.dtype) -> Any:
 
 
 def energy_and_gradient(
-    energy_fn: Callable, unflatten: Callable, sizes: Sizes, notice: Callable[[dict[str, int]], None] = lambda _: None
+    energy_fn: Callable,
+    unflatten: Callable,
+    sizes: Sizes,
+    notice: Callable[[dict[str, int]], None] = lambda _: None,
+    inputs: Sequence[str] = (),
 ) -> Callable:
     """The function that is exported.
 
-    Graph arrays and weights to (node_energy [C_L], edge_gradient [E_1, 3], extra outputs in the order of their names,
-    each [C_L] or [C_L, width]). ``notice`` is told names and widths of the extra outputs during tracing.
+    Graph arrays, graph inputs (called ``inputs``) and weights to (node_energy [C_L], edge_gradient [E_1, 3], extra
+    outputs in the order of their names, each [C_L] or [C_L, width]). ``notice`` is told names and widths of the extra
+    outputs during tracing.
     """
     rows, edges = sizes.rows, (sizes.edges[0], *sizes.edges)
 
-    def program(species, vectors, centers, neighbors, owned, *weights):
-        params = unflatten(weights)
+    def program(species, vectors, centers, neighbors, owned, *others):
+        values = dict(zip(inputs, others, strict=False))
+        params = unflatten(others[len(inputs) :])
 
         def owned_rows(values):
             # Rows beyond the owned ones are dummies: their values are finite, and nobody's.
@@ -82,7 +89,7 @@ def energy_and_gradient(
 
         def total_energy(vectors):
             counts = _PerLayer("rows", rows), _PerLayer("edges", edges)
-            graph = Graph(species, vectors, centers, neighbors, owned, *counts)
+            graph = Graph(species, vectors, centers, neighbors, owned, *counts, values)
             energies, extra = _split_result(energy_fn(params, graph))
             energies = owned_rows(_checked_energies(energies, rows[-1], vectors.dtype))
             notice({name: _checked_width(name, values, rows[-1], vectors.dtype) for name, values in extra.items()})
@@ -128,7 +135,7 @@ def _split_result(result: Any) -> tuple[Any, dict[str, Any]]:
             " outputs"
         )
     for name in result[1]:
-        if not is_output_name(name):
+        if not is_name(name):
             raise ExportError(
                 f"energy_fn returned an extra output called {name!r}; use letters, digits and _, beginning with a"
                 f" letter, and none of {', '.join(RESERVED_OUTPUTS)}"
@@ -181,8 +188,15 @@ class Tracer:
     """Traces one energy function at any sizes, for one platform after another."""
 
     def __init__(
-        self, energy_fn: Callable, unflatten: Callable, weights: Sequence[Any], dtype: np.dtype, targets: Sequence[str]
+        self,
+        energy_fn: Callable,
+        unflatten: Callable,
+        weights: Sequence[Any],
+        dtype: np.dtype,
+        targets: Sequence[str],
+        inputs: Sequence[str] = (),
     ):
+        self.inputs = tuple(inputs)  #: names of graph inputs
         self.energy_fn, self.unflatten, self.dtype = energy_fn, unflatten, dtype
         self.weights = [jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights]
         self.announced = frozenset(targets)
@@ -193,9 +207,14 @@ class Tracer:
     def export(self, sizes: Sizes, platform: str) -> jax_export.Exported:
         # One jitted function per size: its second export, for another platform, need not trace again.
         function = self._jitted.setdefault(
-            sizes, jax.jit(energy_and_gradient(self.energy_fn, self.unflatten, sizes, self._notice), keep_unused=False)
+            sizes,
+            jax.jit(
+                energy_and_gradient(self.energy_fn, self.unflatten, sizes, self._notice, self.inputs),
+                keep_unused=False,
+            ),
         )
-        arguments = [*graph_arguments(sizes, self.dtype), *self.weights]
+        numbers = [jax.ShapeDtypeStruct((), self.dtype) for _ in self.inputs]
+        arguments = [*graph_arguments(sizes, self.dtype), *numbers, *self.weights]
         try:
             return jax_export.export(function, platforms=[platform], disabled_checks=self.checks)(*arguments)
         except ExportError as error:
@@ -336,7 +355,7 @@ def build_program(
         report(f"compare with the program for {platform}")
         probe = tracer.export(sizes[3], platform)
         if program_text(probe) == instantiate(like.template, sizes[3].values()) and _kept(probe) == _all_arguments(
-            like
+            like, tracer.inputs
         ):
             return like
     arguments: tuple[int, ...] | None = None
@@ -361,11 +380,16 @@ def build_program(
     strangers = [target for target in targets if target not in tracer.announced]
     if strangers:
         raise _unannounced(strangers, tracer, sizes[0], platform)
-    count = len(GRAPH_ROLES)
+    count, inputs = len(GRAPH_ROLES), tracer.inputs
+    unused = [name for number, name in enumerate(inputs, start=count) if number not in arguments]
+    if unused:
+        raise tracer.refusal(f"energy_fn does not use graph.inputs[{unused[0]!r}]; use it, or leave it out of inputs")
+    weights = count + len(inputs)
     return Program(
         template,
         tuple(GRAPH_ROLES[i] for i in arguments if i < count),
-        tuple(i - count for i in arguments if i >= count),
+        inputs,
+        tuple(i - weights for i in arguments if i >= weights),
         targets,
     )
 
@@ -374,9 +398,10 @@ def _kept(exported: jax_export.Exported) -> tuple[int, ...]:
     return tuple(exported.module_kept_var_idx)
 
 
-def _all_arguments(program: Program) -> tuple[int, ...]:
-    roles = tuple(GRAPH_ROLES.index(role) for role in program.graph_roles)
-    return roles + tuple(len(GRAPH_ROLES) + weight for weight in program.weights)
+def _all_arguments(program: Program, inputs: Sequence[str]) -> tuple[int, ...]:
+    leading = (*GRAPH_ROLES, *inputs)
+    roles = tuple(leading.index(name) for name in (*program.graph_roles, *program.inputs))
+    return roles + tuple(len(leading) + weight for weight in program.weights)
 
 
 def _targets(template: str) -> tuple[str, ...]:

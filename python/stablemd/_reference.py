@@ -60,6 +60,7 @@ class Reference:
     forces: np.ndarray
     outputs: dict[str, np.ndarray] = field(default_factory=dict)  #: extra outputs, [atoms] or [atoms, width]
     original: OriginalValues | None = None
+    inputs: dict[str, float] = field(default_factory=dict)  #: graph inputs that are not stored: the defaults
 
     def manifest(self) -> dict[str, Any]:
         if self.original is None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -26,6 +27,8 @@ class Graph:
     owned: Any  #: int32 scalar, how many leading rows count in the energy
     rows: tuple[int, ...]  #: (N, C_1, ..., C_L), static
     edges: tuple[int, ...]  #: (E_1, E_1, ..., E_L), static
+    #: numbers of the whole structure, such as its charge: float scalars by name, those of :class:`GraphInput`
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ._inputs import GraphInput
 from .graph import Graph
 
 
@@ -34,3 +35,5 @@ class Potential:
     platform_energy_fns: Mapping[str, Callable[[Any, Graph], Any]] = field(default_factory=dict)
     targets: tuple[str, ...] = ()  #: names of the custom calls that these functions make
     source: dict[str, Any] = field(default_factory=dict)  #: free text for the manifest: kind of file, head, options
+    #: what ``energy_fn`` finds in ``graph.inputs``, by name
+    inputs: Mapping[str, GraphInput] = field(default_factory=dict)

@@ -64,6 +64,11 @@ def not_finite(sizes, species, vectors, centers):
     return {"logarithm": jnp.log(coordination(sizes, species, vectors, centers)["coordination"])}
 
 
+def charged(sizes, table, species, vectors, centers, neighbors, charge, field):
+    """The energy of one layer times 1 + charge, and the field."""
+    return (1 + charge) * one_layer(sizes, table, species, vectors, centers, neighbors) + field
+
+
 def broken_energy(sizes, table, species, vectors, centers, neighbors):
     """Infinite for atoms on top of each other."""
     inverse = 1 / jnp.sum(vectors * vectors, axis=1)
@@ -76,12 +81,12 @@ def broken_gradient(sizes, table, species, vectors, centers, neighbors):
     return jax.ops.segment_sum(table[0, 0] * distance, centers, sizes["C1"], indices_are_sorted=True)
 
 
-def program_text(energy, sizes, dtype, layers, target, extra=None):
-    """VHLO text of energy and gradient at these sizes."""
+def program_text(energy, sizes, dtype, layers, target, extra=None, inputs=0):
+    """VHLO text of energy and gradient at these sizes, with so many graph inputs."""
 
-    def evaluate(table, species, vectors, centers, neighbors, owned):
+    def evaluate(table, species, vectors, centers, neighbors, owned, *values):
         def total(v):
-            node = energy(sizes, table, species, v, centers, neighbors)
+            node = energy(sizes, table, species, v, centers, neighbors, *values)
             node = jnp.where(jnp.arange(node.shape[0]) < owned, node, 0)
             return jnp.sum(node), node
 
@@ -100,6 +105,7 @@ def program_text(energy, sizes, dtype, layers, target, extra=None):
         shape((sizes["E1"],), jnp.int32),
         shape((sizes["E1"],), jnp.int32),
         shape((), jnp.int32),
+        *[shape((), dtype)] * inputs,
     )
     checks = [export.DisabledSafetyCheck.custom_call(target)] if target else []
     exported = export.export(jax.jit(evaluate, keep_unused=True), platforms=["cpu"], disabled_checks=checks)(*arguments)
@@ -119,13 +125,13 @@ def affine(values, samples, symbols):
     return "".join(terms) + constant
 
 
-def template(energy, dtype, layers, target, extra=None):
+def template(energy, dtype, layers, target, extra=None, inputs=0):
     samples = [
         {"N": 61 + 7 * a, "C1": 41 + 5 * b, "C2": 23 + 4 * c, "E1": 331 + 13 * d, "E2": 211 + 11 * e}
         for a, b, c, d, e in [(0, 0, 0, 0, 0), *itertools.islice(itertools.permutations(range(1, 6)), 0, 100, 9)]
     ]
     symbols = ["N", "C1", "E1"] if layers == 1 else ["N", "C1", "C2", "E1", "E2"]
-    texts = [program_text(energy, sample, dtype, layers, target, extra) for sample in samples]
+    texts = [program_text(energy, sample, dtype, layers, target, extra, inputs) for sample in samples]
     tokens = [re.split(r"(\d+)", text) for text in texts]
     assert len({len(t) for t in tokens}) == 1
     pieces = []
@@ -221,6 +227,17 @@ def main(folder):
             for name, width in widths.items()
         ]
         write(folder / f"{extra.__name__}.safetensors", template(one_layer, "float32", 1, "", extra), manifest)
+    for dtype in ("float32", "float64"):
+        manifest = make_manifest(1, dtype, "")
+        manifest["format"] = 3
+        manifest["graph_inputs"] = {
+            "charge": {"default": 0, "minimum": -2, "maximum": 2, "integer": True},
+            "field": {"default": 0.5, "minimum": None, "maximum": 10, "integer": False},
+        }
+        manifest["programs"]["cpu"]["inputs"] += [
+            {"name": name, **port("graph_input", dtype, [])} for name in manifest["graph_inputs"]
+        ]
+        write(folder / f"charged_{dtype}.safetensors", template(charged, dtype, 1, "", inputs=2), manifest)
     for energy in (broken_energy, broken_gradient):
         text = template(energy, "float32", 1, "")
         write(folder / f"{energy.__name__}.safetensors", text, make_manifest(1, "float32", ""))

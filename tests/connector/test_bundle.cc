@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <random>
 
 #include "bundle.h"
@@ -162,7 +163,7 @@ TEST(tensors) {
 }
 
 TEST(manifests) {
-  CHECK_CONTAINS(complaint_about("/format", 3), "made by a newer StableMD (format 3, this library reads 2): upgrade");
+  CHECK_CONTAINS(complaint_about("/format", 4), "made by a newer StableMD (format 4, this library reads 3): upgrade");
   CHECK_CONTAINS(complaint_about("/format", 0), "manifest.format: must be an integer from 1");
   CHECK_CONTAINS(complaint_about("/format", "1"), "manifest.format");
   CHECK_CONTAINS(complaint_about("/dtype", "float16"), "must be `float32` or `float64`");
@@ -269,6 +270,59 @@ TEST(node_outputs) {
   CHECK_CONTAINS(complaint(with({{"a", {{"width", 0}, {"unit", ""}}}}, {})), "must be an integer from 1");
   CHECK_CONTAINS(complaint(with({{"a", {{"width", 1}}}}, {})), "lacks `unit`");
   CHECK_CONTAINS(complaint(with(json::array(), {})), "node_outputs: must be an object");
+}
+
+TEST(graph_inputs) {
+  const auto port = [](const char *name) {
+    return json{{"role", "graph_input"}, {"name", name}, {"dtype", "float32"}, {"shape", json::array()}};
+  };
+  const json charge = {{"default", 0}, {"minimum", -2}, {"maximum", 3}, {"integer", true}};
+  const json field = {{"default", 0.5}, {"minimum", nullptr}, {"maximum", nullptr}, {"integer", false}};
+  const auto with = [&](const json &declared, const std::vector<json> &given) {
+    BundleParts parts;
+    parts.manifest["format"] = 3;
+    parts.manifest["graph_inputs"] = declared;
+    for (const json &one : given) parts.manifest["programs"]["cpu"]["inputs"].push_back(one);
+    return parts.bytes();
+  };
+  const json both = {{"field", field}, {"charge", charge}};
+  const Bundle bundle = Bundle::parse(with(both, {port("field"), port("charge")}), "x");
+  const auto &inputs = bundle.manifest().graph_inputs;
+  CHECK_EQUAL(inputs.size(), size_t{2});
+  CHECK_EQUAL(inputs.at(0).name, "charge");
+  CHECK_EQUAL(inputs.at(0).minimum, -2.0);
+  CHECK(inputs.at(0).integer);
+  CHECK_EQUAL(inputs.at(1).initial, 0.5);
+  CHECK_EQUAL(inputs.at(1).maximum, HUGE_VAL);
+
+  CHECK_CONTAINS(complaint(with(both, {port("charge")})), "lacks the graph input `field`");
+  CHECK_CONTAINS(complaint(with(both, {port("field"), port("charge"), port("charge")})), "given twice, or not in");
+  CHECK_CONTAINS(complaint(with(json::object(), {port("charge")})), "not in the manifest's graph_inputs");
+  json wrong = port("field");
+  wrong["shape"] = {"N"};
+  CHECK_CONTAINS(complaint(with(both, {port("charge"), wrong})), "`field` has a shape other than");
+  wrong["dtype"] = "float64";
+  CHECK_CONTAINS(complaint(with(both, {port("charge"), wrong})), "`field` must be float32, is float64");
+  wrong.erase("name");
+  CHECK_CONTAINS(complaint(with(both, {port("charge"), wrong})), "lacks `name`");
+  const auto about = [&](const char *key, const json &value) {
+    json changed = charge;
+    changed[key] = value;
+    return complaint(with({{"charge", changed}}, {port("charge")}));
+  };
+  CHECK_CONTAINS(about("default", 4), "charge.default: must lie between minimum and maximum");
+  CHECK_CONTAINS(about("default", 0.5), "graph_inputs.charge: must be whole numbers");
+  CHECK_CONTAINS(about("minimum", -1.5), "graph_inputs.charge: must be whole numbers");
+  CHECK_CONTAINS(about("maximum", "3"), "charge.maximum: must be a finite number");
+  CHECK_CONTAINS(about("default", nullptr), "charge.default: must be a finite number");
+  CHECK_CONTAINS(about("integer", 1), "charge.integer: must be true or false");
+  for (const char *key : {"default", "minimum", "maximum", "integer"}) {
+    json changed = charge;
+    changed.erase(key);
+    CHECK_CONTAINS(complaint(with({{"charge", changed}}, {port("charge")})), std::string("lacks `") + key + "`");
+  }
+  CHECK_CONTAINS(complaint(with({{"a b", charge}}, {})), "`a b` is no name of letters");
+  CHECK_CONTAINS(complaint(with(json::array(), {})), "graph_inputs: must be an object");
 }
 
 TEST(noise) {

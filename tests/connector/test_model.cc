@@ -311,6 +311,88 @@ TEST(node_outputs_that_are_not_finite) {
   CHECK_CONTAINS(evaluation_error(model, SMD_ERROR_EXECUTION), "the output `logarithm` of row 0 is not finite");
 }
 
+namespace {
+
+/// Energies and gradients of `charged` are those of one layer times 1 + charge, and the field.
+template <class Real>
+void agree_with_inputs(const std::string &name, double tolerance) {
+  const Runtime runtime;
+  Model model(runtime, test::bundle_path(name)), plain(runtime, test::bundle_path("layers1_float64"));
+  auto random = seeded();
+  double charge = 0, field = 0.5;  // the defaults
+  for (const int64_t edges : {100, 60, 1000, 100}) {
+    const auto graph = random_graph(random, {20, 10}, {edges});
+    test::fill<double>(graph, plain.reserve(graph.size()));
+    const smd_result expected = plain.evaluate();
+    const smd_graph arrays = model.reserve(graph.size());
+    test::fill<Real>(graph, arrays);
+    for (const auto &[next_charge, next_field] : {std::pair{charge, field}, {2.0, -1.5}, {-2.0, 0.1}}) {
+      if (next_charge != charge) test::require_ok(smd_model_set_input(model.handle, "charge", next_charge));
+      if (next_field != field) test::require_ok(smd_model_set_input(model.handle, "field", next_field));
+      charge = next_charge, field = next_field;
+      const smd_result result = model.evaluate();
+      for (int64_t row = 0; row < 20; ++row) {
+        const double energy = (1 + charge) * static_cast<const double *>(expected.node_energy)[row] + field;
+        CHECK(std::abs(static_cast<const Real *>(result.node_energy)[row] - energy) < tolerance);
+      }
+      for (int64_t i = 0; i < 3 * edges; ++i) {
+        const double gradient = (1 + charge) * static_cast<const double *>(expected.edge_gradient)[i];
+        CHECK(std::abs(static_cast<const Real *>(result.edge_gradient)[i] - gradient) < tolerance);
+      }
+    }
+  }
+  CHECK(model.stats().compilations <= 3);  // a value is no reason to compile
+}
+
+}  // namespace
+
+TEST(graph_inputs_float64) { agree_with_inputs<double>("charged_float64", 1e-12); }
+TEST(graph_inputs_float32) { agree_with_inputs<float>("charged_float32", 2e-4); }
+
+TEST(graph_inputs_in_the_information) {
+  const Runtime runtime;
+  const Model model(runtime, test::bundle_path("charged_float32"));
+  const smd_model_info info = model.info();
+  CHECK_EQUAL(info.input_count, 2);
+  CHECK_EQUAL(std::string(info.input_names[0]), "charge");
+  CHECK_EQUAL(std::string(info.input_names[1]), "field");
+  CHECK_EQUAL(info.input_defaults[1], 0.5);
+  CHECK_EQUAL(info.input_minima[0], -2.0);
+  CHECK_EQUAL(info.input_maxima[0], 2.0);
+  CHECK_EQUAL(info.input_minima[1], -HUGE_VAL);
+  CHECK_EQUAL(info.input_maxima[1], 10.0);
+  CHECK_EQUAL(info.input_integer[0], 1);
+  CHECK_EQUAL(info.input_integer[1], 0);
+}
+
+TEST(graph_inputs_that_are_refused) {
+  const Runtime runtime;
+  Model model(runtime, test::bundle_path("charged_float32"));
+  const smd_graph arrays = model.reserve(one_hop(1, 0));
+  arrays.species[0] = 0;
+  test::require_ok(smd_model_set_input(model.handle, "field", 7));
+  const auto refused = [&](const char *name, double value) {
+    CHECK_EQUAL(smd_model_set_input(model.handle, name, value), SMD_ERROR_ARGUMENT);
+    const std::string line = smd_last_error();
+    CHECK_CONTAINS(line, test::bundle_path("charged_float32") + ": ");
+    return line;
+  };
+  CHECK_CONTAINS(refused("charge", 3), "`charge` is 3, it must be a whole number from -2 to 2");
+  CHECK_CONTAINS(refused("charge", -2.5), "`charge` is -2.5, it must be a whole number from -2 to 2");
+  CHECK_CONTAINS(refused("charge", 0.5), "a whole number");
+  CHECK_CONTAINS(refused("field", 10.5), "`field` is 10.5, it must be a finite number, at most 10");
+  CHECK_CONTAINS(refused("field", NAN), "`field` is nan, it must be a finite number");
+  CHECK_CONTAINS(refused("field", -HUGE_VAL), "`field` is -inf");
+  CHECK_CONTAINS(refused("field", -1e300), "`field` is -1e+300");  // infinite in float32
+  CHECK_CONTAINS(refused("spin", 1), "takes no `spin`; it takes charge, field");
+  CHECK_EQUAL(*static_cast<const float *>(model.evaluate().node_energy), 7.0f);
+  CHECK_EQUAL(smd_model_set_input(model.handle, nullptr, 1), SMD_ERROR_ARGUMENT);
+  Model plain(runtime, test::bundle_path("layers1_float32"));
+  CHECK_EQUAL(plain.info().input_count, 0);
+  CHECK_EQUAL(smd_model_set_input(plain.handle, "charge", 1), SMD_ERROR_ARGUMENT);
+  CHECK_CONTAINS(smd_last_error(), "takes no `charge`; it takes nothing of the whole structure");
+}
+
 TEST(older_callers) {
   const Runtime runtime;
   Model model(runtime, test::bundle_path("coordination"));
@@ -319,6 +401,10 @@ TEST(older_callers) {
   test::require_ok(smd_model_get_info(model.handle, &info));
   CHECK_EQUAL(info.element_count, 2);
   CHECK(info.output_names == nullptr);
+  info.struct_size = offsetof(smd_model_info, input_count);  // as it was in 1.1
+  test::require_ok(smd_model_get_info(model.handle, &info));
+  CHECK_EQUAL(info.output_count, 2);
+  CHECK(info.input_names == nullptr);
 }
 
 TEST(bundles_that_contradict_themselves) {

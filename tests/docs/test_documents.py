@@ -61,6 +61,7 @@ def test_ase_examples(script, place):
         ("sic/in.npt", {"cells": 2, "steps": 5}),
         ("sic/in.deform", {"cells": 1, "steps": 20}),
         ("bpa/in.molecule", {"steps": 5}),
+        ("bpa/in.minimize", {"steps": 3}),
         ("potentials/in.silicon", {"cells": 2, "steps": 5}),
     ],
 )

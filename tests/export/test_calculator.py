@@ -454,6 +454,62 @@ def test_sizes_beyond_all_precision(bundles, scale):
         calc.get_potential_energy(Atoms("Ar2", [[0, 0, 0], [scale, 0, 0]]))
 
 
+def strided(array):
+    """The same numbers, every other one of an array."""
+    return np.repeat(array, 2, axis=-1)[..., ::2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"positions": np.float32},
+        {"positions": np.int64},
+        {"positions": np.float16},
+        {"positions": np.longdouble},
+        {"positions": np.asfortranarray},
+        {"positions": strided},
+        {"positions": np.float32, "cell": np.float32, "numbers": np.uint8, "pbc": np.int32},
+        {"cell": np.int16, "numbers": np.float64},
+        {"cell": np.asfortranarray, "numbers": strided},
+    ],
+)
+def test_arrays_of_any_type(bundles, rng, change):
+    """What readers and users put into ``atoms.arrays`` is evaluated in double precision, as the numbers that it is."""
+    changed = argon((2, 1, 1), rng.uniform(-0.05, 0.05, (3, 3)), rng=rng)
+    for name, kind in change.items():
+        whole = name == "cell" and kind == np.int16
+        array = np.round(changed.cell.array) if whole else getattr(changed, name)
+        array = kind(array) if callable(kind) and not isinstance(kind, type) else np.asarray(array).astype(kind)
+        if name == "cell":
+            changed.cell.array = array
+        elif name == "pbc":
+            changed._pbc = array
+        else:
+            changed.arrays[name] = array
+    plain = Atoms(
+        numbers=np.array(changed.arrays["numbers"], int),
+        positions=np.array(changed.positions, np.float64),
+        cell=np.array(changed.cell.array, np.float64),
+        pbc=np.array(changed.pbc, bool),
+    )
+    assert plain.positions.dtype == np.float64 and plain.positions.flags.c_contiguous
+    calc, expected = (StableMDCalculator(bundles("lennard_jones", "float64")) for _ in range(2))
+    for name in PROPERTIES:
+        np.testing.assert_array_equal(calc.get_property(name, changed), expected.get_property(name, plain))
+    assert calc.results["forces"].dtype == np.float64
+
+
+def test_positions_that_are_no_numbers(bundles):
+    atoms = argon((1, 1, 1))
+    calc = StableMDCalculator(bundles("lennard_jones", "float64"))
+    atoms.arrays["positions"] = atoms.positions + 0j
+    with pytest.raises(ArgumentError, match="positions must be real numbers, got an array of complex128"):
+        calc.calculate(atoms)
+    atoms.arrays["positions"] = np.full((len(atoms), 3), "far", object)
+    with pytest.raises(ArgumentError, match="positions must be real numbers, got an array of object"):
+        calc.calculate(atoms)
+
+
 @pytest.mark.parametrize("thin", [1e-4, 1e-10])
 def test_cells_too_thin(bundles, thin):
     calc = StableMDCalculator(bundles("lennard_jones", "float64"))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Extra outputs of atoms: from the energy function through the bundle to ASE's results."""
 
+import ase.io
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase.build import bulk
-from ase.calculators.calculator import PropertyNotImplementedError
+from ase.calculators.calculator import PropertyNotImplementedError, all_properties
+from ase.calculators.singlepoint import SinglePointCalculator
 from potentials import charge_transfer, charges_and_moments
 from stablemd import ArgumentError, ExportError, FormatError, StableMDCalculator, export_potential
 from stablemd._bundle import read_bundle
@@ -35,11 +37,38 @@ def test_results_in_ase(charged, rng):
     atoms.calc = StableMDCalculator(charged)
     charges, moments = charges_and_moments(atoms, charge_transfer())
     np.testing.assert_allclose(atoms.get_charges(), charges, atol=1e-12, rtol=0)  # the name that ASE itself uses
-    np.testing.assert_allclose(atoms.calc.results["moments"], moments, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(atoms.calc.outputs["charges"], charges, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(atoms.calc.outputs["moments"], moments, atol=1e-12, rtol=0)
     np.testing.assert_allclose(atoms.calc.get_property("moments", atoms), moments, atol=1e-12, rtol=0)
     assert np.abs(charges).max() > 0.1
     with pytest.raises(PropertyNotImplementedError):
         atoms.calc.get_property("dipole", atoms)
+
+
+def test_results_have_the_names_of_ase(charged, tmp_path, rng):
+    """So that what copies and writes results takes them; a name of the bundle's own would be refused or dropped."""
+    atoms = carbide(rng)
+    atoms.calc = calc = StableMDCalculator(charged)
+    assert calc.outputs == {}
+    atoms.get_potential_energy()
+    assert set(calc.results) <= set(all_properties) and set(calc.implemented_properties) <= set(all_properties)
+    kept = SinglePointCalculator(atoms, **calc.results)
+    np.testing.assert_array_equal(kept.get_charges(atoms), calc.outputs["charges"])
+    assert "charges" in calc.export_properties()
+    atoms.arrays["moments"] = calc.outputs["moments"]
+    for name in ("some.extxyz", "some.traj"):
+        ase.io.write(tmp_path / name, atoms)
+        read = ase.io.read(tmp_path / name)
+        np.testing.assert_allclose(read.get_charges(), calc.outputs["charges"], atol=1e-7)
+        np.testing.assert_allclose(read.get_stress(), calc.results["stress"], atol=1e-7)
+        if name == "some.extxyz":  # the other has room for ASE's own arrays alone
+            np.testing.assert_allclose(read.arrays["moments"], calc.outputs["moments"], atol=1e-7)
+    atoms.positions[0, 0] += 0.1
+    assert calc.get_property("moments", atoms, allow_calculation=False) is None
+    assert calc.outputs == {}  # nothing of other positions
+    assert calc.get_property("moments", atoms).shape == (len(atoms), 3)
+    calc.reset()
+    assert calc.outputs == {}
 
 
 def test_manifest(charged):

@@ -14,7 +14,7 @@ from stablemd.mace import load
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "mace_jax_forms"
 VALUES = np.load(FOLDER / "values.npz")
 STRUCTURES = read(FOLDER / "structures.extxyz", ":")
-FEATURES = {"total_charge": -1, "total_spin": 2}
+INPUTS = {"charge": -1.0, "spin": 2.0}  #: of which the values are
 #: model, or model/head
 NAMES = sorted(key.removesuffix("/whole") for key in VALUES if key.endswith("/whole"))
 
@@ -28,9 +28,12 @@ def file_of(model: str) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_mace_jax(name):
     model, _, head = name.partition("/")
-    features = FEATURES if model.startswith("embedded") else None
-    potential = load(file_of(model), head=head or None, features=features)
+    potential = load(file_of(model), head=head or None)
     evaluate = Evaluator(potential, quick=True)
+    embedded = model.startswith("embedded")
+    if embedded:
+        assert potential.inputs["charge"].default == 0 and potential.inputs["spin"].default == 1
+        evaluate.inputs = INPUTS
     # one shape for all structures, so one compilation
     size = {"least": (8, 400)}
     whole, atomic = VALUES[f"{name}/whole"], VALUES[f"{name}/atomic"]
@@ -40,7 +43,7 @@ def test_agrees_with_mace_jax(name):
         start += len(atoms)
         result = evaluate(atoms, **size)
         assert abs(result.energy - energy) < 1e-8 * len(atoms)
-        if not features:  # whose readout MACE-JAX adds to the total energy alone
+        if not embedded:  # whose readout MACE-JAX adds to the total energy alone
             assert np.abs(result.energies - values[:, 0]).max() < 1e-8
         assert np.abs(result.forces - values[:, 1:]).max() < 1e-7
         assert np.abs(result.stress - stress).max() < 1e-8

@@ -136,7 +136,9 @@ def test_charge_and_spin(tmp_path, readout):
     for features, message in [
         ({"total_charge": 5}, "total_charge = 5 must be a whole number from -4 to 4"),
         ({"total_charge": 0.5}, "total_charge = 0.5 must be a whole number"),
-        ({"dipole": 1}, "takes no dipole: it embeds total_charge, total_spin"),
+        ({"dipole": 1}, "takes no dipole: it embeds charge, spin"),
+        ({"charge": 5}, "charge = 5 must be a whole number from -4 to 4"),
+        ({"charge": 1, "total_charge": 1}, "a feature is given twice, in charge, total_charge"),
     ]:
         with pytest.raises(ValueError, match=message):
             load(path, features=features)

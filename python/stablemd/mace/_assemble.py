@@ -18,7 +18,7 @@ import numpy as np
 
 from .._errors import ArgumentError, FormatError, argument
 from ._description import ACTIVATIONS, Basis, Density, Description, Gate, Layer, Network, Path, Readout, Repulsion
-from ._embedding import Features, joint_embedding
+from ._embedding import Features, graph_embedding
 from ._polynomials import Polynomials
 from ._refuse import unsupported
 
@@ -427,11 +427,14 @@ def assemble(source: Source, config: Configuration, *, basis: Basis, prefactor: 
     scale = float(source.per_head("scale_shift.scale", heads)[head])
     energies = source.per_head("atomic_energies_fn.atomic_energies", heads, elements)[head]
     energies = energies + source.per_head("scale_shift.shift", heads)[head]
+    graph = None
     if config.features:
-        embedding = embedding + joint_embedding(source, config.features, config.channels)
+        read = None
         if source.find("embedding_readout.linear.weight") is not None:
             read = source.tensor("embedding_readout.linear.weight", config.channels * heads)
-            energies = energies + embedding @ read.reshape(config.channels, heads)[:, head] / sqrt(config.channels)
+            read = read.reshape(config.channels, heads)[:, head] / sqrt(config.channels)
+            energies = energies + embedding @ read
+        graph = graph_embedding(source, config.features, config.channels, read)
     repulsion = source.repulsion(config)
     if repulsion is not None:
         repulsion = replace(repulsion, coefficients=scale * repulsion.coefficients)
@@ -447,4 +450,5 @@ def assemble(source: Source, config: Configuration, *, basis: Basis, prefactor: 
         readouts=[_readout(source, config, index, head, scale) for index in range(len(config.readouts))],
         repulsion=repulsion,
         atomic_energies=energies,
+        graph=graph,
     )

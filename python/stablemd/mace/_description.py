@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .._inputs import GraphInput
 from ._polynomials import Polynomials
 
 #: What an activation may be; the second-moment factor stands in the matrix that follows.
@@ -125,6 +126,27 @@ class Readout:
 
 
 @dataclass(frozen=True)
+class Embedder:
+    """What one graph input adds to the sum of a :class:`GraphEmbedding`.
+
+    A table: its row of the input, a whole number, plus ``offset``. Two matrices: a network with silu between them.
+    """
+
+    matrices: list[np.ndarray]  #: one [classes, channels], or two, [1, hidden] and [hidden, channels]
+    biases: list[np.ndarray]  #: of the network: one for each matrix, or none
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class GraphEmbedding:
+    """Graph inputs: silu of the sum of the embedders is added to the embedding of every element."""
+
+    inputs: dict[str, GraphInput]
+    embedders: dict[str, Embedder]  #: by input
+    readout: np.ndarray | None  #: [channels] to the energy of each atom
+
+
+@dataclass(frozen=True)
 class Description:
     """A MACE for one head."""
 
@@ -138,7 +160,8 @@ class Description:
     layers: list[Layer]
     readouts: list[Readout]  #: ascending by layer; the last one reads the last layer
     repulsion: Repulsion | None
-    atomic_energies: np.ndarray  #: [elements], all that an atom has whatever its neighbours
+    atomic_energies: np.ndarray  #: [elements], all that an atom has whatever its neighbours and inputs
+    graph: GraphEmbedding | None = None  #: of properties of the whole structure
     length_shift: float = 0.0  #: Angstrom, added to the lengths that vectors are divided by before the harmonics
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Embeddings of properties of the whole structure (its charge, its spin), with values fixed when a model is loaded.
+"""Embeddings of properties of the whole structure (its charge, its spin), which become inputs of the program.
 
 Each value becomes a vector, all vectors together go through one linear layer and silu, and the result is added to the
 embedding of every element.
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._errors import ArgumentError, FormatError, argument
+from .._inputs import ALIASES, GraphInput, input_name
+from .._manifest import is_name
+from ._description import Embedder, GraphEmbedding
 from ._refuse import unsupported
 
 if TYPE_CHECKING:
@@ -25,10 +28,10 @@ DEFAULTS = {"total_charge": 0.0, "total_spin": 1.0, "elec_temp": 0.0}
 
 @dataclass(frozen=True)
 class Feature:
-    """One embedded property and its value."""
+    """One embedded property."""
 
-    name: str
-    value: float
+    name: str  #: in the file
+    input: GraphInput
     size: int  #: of its embedding
     classes: int  #: 0: continuous
     offset: int
@@ -39,17 +42,26 @@ Features = tuple[Feature, ...]
 
 
 def read_features(where: str, specs: Any, values: Mapping[str, float]) -> Features:
-    """From ``embedding_specs`` of a configuration, checked, with ``values`` or the defaults of mace-torch."""
+    """From ``embedding_specs`` of a configuration, checked, with ``values`` or mace-torch's as defaults.
+
+    ``values`` may be called as in the file or as engines do.
+    """
     specs = specs or {}
-    unknown = sorted(set(values) - set(specs))
+    names = {name if name in specs else ALIASES.get(name, name): name for name in values}
+    unknown = sorted(set(names) - set(specs))
     if unknown and not specs:
-        raise ArgumentError(f"{where} takes no {unknown[0]}: it embeds nothing of the whole structure")
+        raise ArgumentError(f"{where} takes no {names[unknown[0]]}: it embeds nothing of the whole structure")
     if unknown:
-        raise ArgumentError(f"{where} takes no {unknown[0]}: it embeds {', '.join(specs)}")
-    return tuple(_feature(where, name, spec, values) for name, spec in specs.items())
+        known = ", ".join(map(input_name, specs))
+        raise ArgumentError(f"{where} takes no {names[unknown[0]]}: it embeds {known}")
+    if len(names) < len(values):
+        raise ArgumentError(f"{where}: a feature is given twice, in {', '.join(values)}; give each under one name")
+    if len({input_name(name) for name in specs}) < len(specs):
+        raise FormatError(f"{where}: embedding_specs names one property twice: {', '.join(specs)}")
+    return tuple(_feature(where, name, spec, names.get(name, name), values) for name, spec in specs.items())
 
 
-def _feature(where: str, name: str, spec: Mapping[str, Any], values: Mapping[str, float]) -> Feature:
+def _feature(where: str, name: str, spec: Mapping[str, Any], given: str, values: Mapping[str, float]) -> Feature:
     field = f"embedding_specs {name}"
     if spec.get("per") != "graph":
         raise unsupported(where, f"{field} per", spec.get("per"))
@@ -58,40 +70,47 @@ def _feature(where: str, name: str, spec: Mapping[str, Any], values: Mapping[str
         raise unsupported(where, f"{field} type", kind)
     if kind == "continuous" and spec.get("in_dim", 1) != 1:
         raise unsupported(where, f"{field} in_dim", spec["in_dim"])
-    if name not in values and name not in DEFAULTS:
+    if not is_name(input_name(name)):
+        raise unsupported(where, "embedding_specs", name)
+    if given not in values and name not in DEFAULTS:
         raise ArgumentError(
-            f"{where} embeds {name}: give its value with {argument('features', code=f'{{{name!r}: ...}}')}"
+            f"{where} embeds {name}: give its default with {argument('features', code=f'{{{name!r}: ...}}')}"
         )
-    value = float(values.get(name, DEFAULTS.get(name, 0.0)))
+    value = float(values.get(given, DEFAULTS.get(name, 0.0)))
     size, classes = spec.get("emb_dim"), spec.get("num_classes") if kind == "categorical" else 0
     offset = spec.get("offset", 0)
     if not all(type(number) is int for number in (size, classes, offset)):
         raise FormatError(f"{where}: {field} = {dict(spec)} must have whole emb_dim, num_classes and offset")
-    if classes and not (value == int(value) and 0 <= value + offset < classes):
-        raise ArgumentError(
-            f"{where}: {name} = {value:g} must be a whole number from {-offset} to {classes - 1 - offset}"
-        )
-    return Feature(name, value, size, classes, offset, bool(spec.get("use_bias", True)))
+    limits = (-offset, classes - 1 - offset) if kind == "categorical" else (None, None)
+    if kind == "categorical" and not (classes > 0 and value.is_integer() and limits[0] <= value <= limits[1]):
+        raise ArgumentError(f"{where}: {given} = {value:g} must be a whole number from {limits[0]} to {limits[1]}")
+    if not np.isfinite(value):
+        raise ArgumentError(f"{where}: {given} = {value:g} must be a finite number")
+    one = GraphInput(value, *limits, integer=kind == "categorical")
+    return Feature(name, one, size, classes, offset, bool(spec.get("use_bias", True)))
 
 
-def _silu(values: np.ndarray) -> np.ndarray:
-    return values / (1 + np.exp(-values))
+def graph_embedding(source: Source, features: Features, channels: int, readout: np.ndarray | None) -> GraphEmbedding:
+    """``readout``: [channels], from the sum of all embeddings of an atom to its energy, where the model has that."""
+    sizes = [feature.size for feature in features]
+    project, _ = source.dense("joint_embedding.project.0", sum(sizes), channels, bias=False)
+    parts = np.split(project, np.cumsum(sizes)[:-1])
+    names = [input_name(feature.name) for feature in features]
+    return GraphEmbedding(
+        {name: feature.input for name, feature in zip(names, features, strict=True)},
+        {name: _embedder(source, *pair) for name, pair in zip(names, zip(features, parts, strict=True), strict=True)},
+        readout,
+    )
 
 
-def joint_embedding(source: Source, features: Features, channels: int) -> np.ndarray:
-    """[channels], to be added to the embedding of every element."""
-    parts = []
-    for feature in features:
-        name, size = f"joint_embedding.embedders.{feature.name}", feature.size
-        if feature.classes:
-            table = source.tensor(f"{name}.weight", feature.classes * size).reshape(feature.classes, size)
-            parts.append(table[int(feature.value) + feature.offset])
-        else:
-            hidden = _dense(source, f"{name}.0", np.array([feature.value]), size, feature.bias)
-            parts.append(_dense(source, f"{name}.2", _silu(hidden), size, feature.bias))
-    return _silu(_dense(source, "joint_embedding.project.0", np.concatenate(parts), channels, False))
-
-
-def _dense(source: Source, name: str, values: np.ndarray, outputs: int, with_bias: bool) -> np.ndarray:
-    matrix, bias = source.dense(name, len(values), outputs, bias=with_bias)
-    return values @ matrix if bias is None else values @ matrix + bias
+def _embedder(source: Source, feature: Feature, project: np.ndarray) -> Embedder:
+    """Its last matrix contains the feature's part of the linear layer behind, ``project`` [size, channels]."""
+    name, size = f"joint_embedding.embedders.{feature.name}", feature.size
+    if feature.classes:
+        table = source.tensor(f"{name}.weight", feature.classes * size).reshape(feature.classes, size)
+        return Embedder([table @ project], [], feature.offset)
+    first, first_bias = source.dense(f"{name}.0", 1, size, bias=feature.bias)
+    second, second_bias = source.dense(f"{name}.2", size, size, bias=feature.bias)
+    if first_bias is None or second_bias is None:
+        return Embedder([first, second @ project], [])
+    return Embedder([first, second @ project], [first_bias, second_bias @ project])

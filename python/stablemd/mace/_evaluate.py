@@ -9,7 +9,7 @@ multiplied in float64 before anything is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..graph import Graph
 from ._convolution import EdgeList, Params, convolution, network_parameters
-from ._description import Description, Layer, Readout
+from ._description import Description, GraphEmbedding, Layer, Readout
 from ._elements import apply_by_element, by_element
 from ._polynomials import Polynomials, Term
 from ._repulsion import repulsion_energies
@@ -127,12 +127,16 @@ def _layer_parameters(model: Description, index: int) -> Params:
         own["gate"] = _named(layer.gate.mix)
     if index > 0:
         return own | {"up": _named(layer.up), "residual": _named(residual), "skip": _named(skip)}
-    # One table per element, for what enters the first layer depends on nothing else.
+    # One table per element, for what enters the first layer depends on nothing else but graph inputs, whose embedding
+    # goes through the same matrices.
     own["sent"] = model.embedding @ layer.up[0]
     if residual:
         own["residual"] = model.embedding @ residual[0]
     if skip:
         own["skip"] = (model.embedding[:, None] @ skip[0])[:, 0]
+    if model.graph is not None:
+        matrices = {"sent": layer.up, "residual": residual, "skip": skip}
+        own["embedded"] = {name: by_degree[0] for name, by_degree in matrices.items() if by_degree}
     return own
 
 
@@ -142,9 +146,20 @@ def _readout_parameters(readout: Readout, *, last: bool) -> Params:
     return params | {f"bias{i}": bias for i, bias in enumerate(readout.biases)}
 
 
+def _graph_parameters(graph: GraphEmbedding) -> Params:
+    embedders = {
+        name: {f"matrix{i}": matrix for i, matrix in enumerate(embedder.matrices)}
+        | {f"bias{i}": bias for i, bias in enumerate(embedder.biases)}
+        for name, embedder in graph.embedders.items()
+    }
+    return {"inputs": embedders} | ({} if graph.readout is None else {"readout": graph.readout})
+
+
 def parameters(model: Description) -> Params:
     """Arrays for :func:`energy_function`, float64 and nested by layer."""
     params: Params = {"basis": model.basis.numbers}
+    if model.graph is not None:
+        params["graph"] = _graph_parameters(model.graph)
     for index in range(len(model.layers)):
         params[f"layer{index + 1}"] = _layer_parameters(model, index)
     for readout in model.readouts:
@@ -229,6 +244,20 @@ def _skipped(layer: Layer, own: Params, entering: dict[int, Any], rows: Any) -> 
     return apply_by_element(rows, matrices, entering)
 
 
+def _graph_embedding(graph: GraphEmbedding, own: Params, inputs: Mapping[str, Any]) -> Any:
+    """[channels], what graph inputs add to the embedding of every element."""
+    total: Any = 0
+    for name, embedder in graph.embedders.items():
+        weights = own["inputs"][name]
+        if len(embedder.matrices) == 1:
+            row = jnp.round(inputs[name]).astype(jnp.int32) + embedder.offset
+            total = total + jax.lax.dynamic_index_in_dim(weights["matrix0"], row, keepdims=False)
+        else:
+            hidden = jax.nn.silu(inputs[name] * weights["matrix0"][0] + weights.get("bias0", 0))
+            total = total + hidden @ weights["matrix1"] + weights.get("bias1", 0)
+    return jax.nn.silu(total)
+
+
 @dataclass(frozen=True)
 class Blocks:
     """How many edges, and how many rows of one element, are taken at a time."""
@@ -255,15 +284,26 @@ def energy_function(
     elements, last = len(model.atomic_numbers), len(model.layers) - 1
     readouts = {readout.layer: readout for readout in model.readouts}
 
-    def layer_output(index: int, own: Params, basis_numbers: Any, graph: Graph, entering: dict[int, Any]) -> Any:
-        """By degree; of the last layer only its scalars, times the first matrix of the readout."""
+    def layer_output(
+        index: int, own: Params, basis_numbers: Any, graph: Graph, entering: dict[int, Any], embedded: Any
+    ) -> Any:
+        """By degree; of the last layer only its scalars, times the first matrix of the readout.
+
+        ``embedded`` [channels] is added to every element's embedding; None: nothing.
+        """
+
+        def entry(name: str, species: Any) -> dict[int, Any]:
+            """Of the first layer: a row of a table for each species."""
+            if name not in own:
+                return {}
+            table = own[name] if embedded is None else own[name] + embedded @ own["embedded"][name]
+            return {0: table[species][:, None]}
+
         layer = model.layers[index]
         rows, count = graph.rows[index + 1], graph.edges[index + 1]
         species = graph.species[:rows]
         if index == 0:
-            sent = {0: own["sent"][graph.species][:, None]}
-            residual = {0: own["residual"][species][:, None]} if "residual" in own else {}
-            skip = {0: own["skip"][species][:, None]} if "skip" in own else {}
+            sent, residual, skip = entry("sent", graph.species), entry("residual", species), entry("skip", species)
             grouped = by_element(species, elements, blocks.rows) if layer.selector else None
         else:
             sent = _times(entering, own["up"])
@@ -287,10 +327,15 @@ def energy_function(
             ends = graph.species[centers], graph.species[graph.neighbors[:edges]]
             pairs = repulsion_energies(model.repulsion, graph.vectors[:edges], *ends, model.cutoff)
             energies.append(jax.ops.segment_sum(pairs, centers, kept, indices_are_sorted=True))
+        embedded = None
+        if model.graph is not None:
+            embedded = _graph_embedding(model.graph, params["graph"], graph.inputs)
+            if model.graph.readout is not None:
+                energies.append(jnp.full((kept,), embedded @ params["graph"]["readout"]))
         features: dict[int, Any] = {}
         for index in range(len(model.layers)):
             own = params[f"layer{index + 1}"]
-            features = layer_output(index, own, params["basis"], graph, features)
+            features = layer_output(index, own, params["basis"], graph, features, embedded)
             if index in readouts:
                 scalars = features[0][:kept, 0]
                 energies.append(_read(readouts[index], own["readout"], scalars, last=index == last))

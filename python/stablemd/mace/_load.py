@@ -37,8 +37,9 @@ def load(
     (``pip install torch mace-torch``).
 
     ``head`` chooses one of several heads. ``elements`` keeps only these chemical symbols, in this order, and drops the
-    weights of all others. ``features`` are values of what the model embeds of the whole structure, such as
-    ``{"total_charge": -1, "total_spin": 2}``; without them charge is 0 and spin 1, as in mace-torch.
+    weights of all others. What the model embeds of the whole structure, such as its charge and spin, are inputs of the
+    potential, which engines set; ``features`` are their defaults, such as ``{"charge": -1, "spin": 2}`` (or
+    ``total_charge`` and ``total_spin``, as in the file). Without them charge is 0 and spin 1, as in mace-torch.
 
     ``kernels``: "xla" leaves everything to XLA; "oeq" makes the convolutions custom calls of OpenEquivariance's ops,
     which ``liboeq_native`` implements: for the CPU always, for CUDA if ``gpu`` names the GPU (such as "h200") that the
@@ -78,6 +79,7 @@ def load(
         name=where.name,
         platform_energy_fns=platform_energy_fns,
         targets=targets,
+        inputs={} if description.graph is None else description.graph.inputs,
         source=source,
     )
 
