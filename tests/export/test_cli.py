@@ -344,7 +344,7 @@ def test_errors_name_the_options_that_were_typed(tmp_path, bundles):
         ((plain, "--elements", symbol, symbol), f"--elements {symbol} {symbol} must name each element once"),
         ((plain, "--elements", "Og"), "knows no element 'Og'"),
         ((plain, "--feature", "total_mass=3"), "takes no total_mass: it embeds"),
-        ((specs,), "embeds pressure: give its value with --feature pressure=VALUE"),
+        ((specs,), "embeds pressure: give its default with --feature pressure=VALUE"),
         ((plain, "--platforms", "tpu gpu"), "--platforms must be some of cpu, cuda, got tpu gpu"),
         ((plain, "--platforms", ","), "--platforms must be some of cpu, cuda, got none"),
         ((plain, "--name", "\udcff"), "--name \\udcff is no text in UTF-8"),
