@@ -275,8 +275,8 @@ def test_what_is_no_bundle(tmp_path, bundles):
     assert "damaged manifest" in failure(path)
     with pytest.raises(stablemd.FileError, match="cannot be the name of a file"):
         read_bundle("x" * 5000)
-    save_file({"a": np.ones(3)}, path, metadata={"stablemd": json.dumps({"format": 3})})
-    assert "has bundle format 3, this StableMD reads up to 2" in failure(path)
+    save_file({"a": np.ones(3)}, path, metadata={"stablemd": json.dumps({"format": 4})})
+    assert "has bundle format 4, this StableMD reads up to 3" in failure(path)
 
 
 @pytest.mark.parametrize(
