@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 from dataclasses import dataclass
@@ -126,6 +127,17 @@ def build(
                 if name.endswith((".bias", ".alpha", ".beta")) or ".net." in name or "embedding" in name:
                     parameter += 0.3 * torch.randn_like(parameter)
     return model
+
+
+def in_double_precision(model):
+    """A copy to compare with: cast to float64, e3nn's coupling coefficients as if never rounded."""
+    from e3nn.o3 import wigner_3j
+
+    double = copy.deepcopy(model).double()
+    for name, table in double.state_dict().items():
+        if "_w3j_" in name:
+            table.copy_(wigner_3j(*map(int, name.split("_")[-3:]), dtype=torch.float64))
+    return double
 
 
 @dataclass(frozen=True)
