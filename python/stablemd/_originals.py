@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from ._bundle import read_bundle
 from ._errors import ArgumentError, FormatError, MissingFileError, StableMDError
 from ._inputs import ALIASES, GraphInput, input_name, input_values
+from ._rounding import rounded_from
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,27 @@ def _mace_torch(path: Path, head: str | None, inputs: Mapping[str, GraphInput], 
             model = torch.load(path, map_location="cpu", weights_only=False)
             dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
             calculator = MACECalculator(models=[model], device="cpu", default_dtype="float64", **options)
+            _sharpen_couplings(calculator.models[0])
         except StableMDError:
             raise
         except Exception as error:  # whatever a pickle raises
             raise FormatError(f"mace-torch cannot open {path}: {type(error).__name__}: {error}") from None
     return Original(f"mace-torch {version('mace-torch')}", _evaluator(calculator, inputs, fixed), dtype)
+
+
+def _sharpen_couplings(model: Any) -> None:
+    """Gives a module in float64 e3nn's coupling coefficients in double precision where it has them rounded.
+
+    Their rounding is the file's, not the model's, and they are read without it.
+    """
+    from e3nn.o3 import wigner_3j
+
+    for name, table in model.state_dict().items():
+        match = re.search(r"_w3j_(\d+)_(\d+)_(\d+)$", name)
+        if match:
+            exact = wigner_3j(*map(int, match.groups()), dtype=table.dtype)
+            if rounded_from(table.numpy(), exact.numpy()):
+                table.copy_(exact)
 
 
 def _evaluator(

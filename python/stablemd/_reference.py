@@ -19,9 +19,9 @@ from ._manifest import ORIGINAL_FIELDS, ORIGINAL_FORCES, REFERENCE_FIELDS, outpu
 _TOLERANCES = {"float64": (1e-8, 1e-7), "float32": (2e-6, 2e-5)}
 
 # In double precision, against an original whose constants were rounded to float32 (relative 6e-8 each). All that a file
-# of mace-torch rounds is read from it, but of its coupling rows only independent ones are kept, and rows that depend on
-# each other exactly do so no longer after rounding: up to 4e-9 in energy and 2e-8 in force (sic, bpa). Conversion from
-# mace-torch to MACE-JAX rounds more.
+# of mace-torch rounds is read from it, except e3nn's tables, which both sides take exact; but of its coupling rows only
+# independent ones are kept, and rows that depend on each other exactly do so no longer after rounding: up to 4e-9 in
+# energy and 2e-8 in force (sic, bpa). Conversion from mace-torch to MACE-JAX rounds more.
 _ROUNDED_CONSTANTS = (1e-7, 1e-6)
 
 

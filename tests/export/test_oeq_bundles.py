@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trained models exported with OpenEquivariance's ops, evaluated natively, against the references of MACE-JAX."""
+"""Trained models exported with OpenEquivariance's ops, evaluated natively, against the references of their form."""
 
 import os
 import subprocess
@@ -8,30 +8,40 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ase.io import read
 from click.testing import CliRunner
 from stablemd import ArgumentError, StableMDCalculator, mace
 from stablemd._bundle import read_bundle
 from stablemd._cli import cli
-from test_mace_bundles import DATA, ENERGY_BAR, force_bar
+from test_mace_bundles import DATA, ENERGY_BAR, FORMS, force_bar, frames
 
 
-def export(model: str, path: Path, *options: str) -> None:
-    arguments = ["export", str(DATA / model / "mace-jax"), "-o", str(path), "--kernels", "oeq", *options]
+def export(model: str, path: Path, *options: str, form: str = "mace-jax") -> None:
+    if form == "mace-torch":
+        pytest.importorskip("mace.modules", reason="mace-torch files need mace-torch")
+    arguments = ["export", str(DATA / model / FORMS[form][0]), "-o", str(path), "--kernels", "oeq", *options]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     assert "largest difference from JAX" in result.stdout, "it was not verified natively"
 
 
-@pytest.mark.parametrize(("model", "dtype"), [("sic", "float64"), ("sic", "float32"), ("bpa", "float64")])
-def test_frames(tmp_path, model, dtype):
+@pytest.mark.parametrize(
+    ("model", "form", "dtype"),
+    [
+        ("sic", "mace-jax", "float64"),
+        ("sic", "mace-jax", "float32"),
+        ("bpa", "mace-jax", "float64"),
+        ("bpa", "mace-torch", "float64"),
+        ("bpa", "mace-torch", "float32"),
+    ],
+)
+def test_frames(tmp_path, model, form, dtype):
     path = tmp_path / "model.safetensors"
-    export(model, path, "--dtype", dtype, "--platforms", "cpu")
+    export(model, path, "--dtype", dtype, "--platforms", "cpu", form=form)
     assert read_bundle(path).manifest["programs"]["cpu"]["targets"] == [
         "contraction_backward", "contraction_forward", "conv_backward", "conv_forward",
     ]  # fmt: skip
     calc = StableMDCalculator(path)
-    for atoms in sorted(read(DATA / model / "mace-jax/reference.extxyz", ":"), key=len, reverse=True):
+    for atoms in frames(model, form):
         deviation = abs(calc.get_property("energy", atoms) - atoms.info["ref_energy"])
         assert deviation <= ENERGY_BAR[dtype] * len(atoms), atoms.info["kind"]
         forces = atoms.arrays["ref_forces"]

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every architecture that mace-torch trains, with random weights, against mace-torch in float64."""
+"""Every architecture that mace-torch trains, with random weights, against mace-torch in float64; published models'
+hyperparameters with both kinds of kernels, from files in float32 as they are published.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +13,8 @@ import torch_models
 from evaluation import Evaluator
 from scipy.spatial.transform import Rotation
 from stablemd.mace import load
-from torch_models import STRUCTURES, build, fresh_seed, torch
+from stablemd.oeq import register
+from torch_models import STRUCTURES, build, fresh_seed, in_double_precision, torch
 
 MP_0 = {
     "first": "Residual",
@@ -20,7 +25,9 @@ MP_0 = {
     "num_polynomial_cutoff": 5,
     "r_max": 6.0,
     "numbers": range(1, 90),
+    "avg_num_neighbors": 0.5,  # weak messages would hide what is wrong with them
 }
+OFF23 = {**MP_0, "r_max": 5.0, "numbers": [1, 6, 7, 8, 9, 14, 15, 16, 17, 35, 53]}
 MPA_0 = {
     **MP_0,
     "first": "Density",
@@ -45,16 +52,20 @@ MH_1 = {
     "readout_cls": "NonLinearBiasReadoutBlock",
     "heads": 2,
 }
-#: Hyperparameters of published models, with few channels.
+#: Hyperparameters of published models, with few channels, in the precision that they are published in.
 FOUNDATIONS = {
-    "MACE-MP-0 small": {**MP_0, "hidden": "4x0e"},
-    "MACE-MP-0 medium": {**MP_0, "hidden": "3x0e+3x1o"},
-    "MACE-MP-0 large": {**MP_0, "hidden": "2x0e+2x1o+2x2e"},
-    "MACE-MPA-0": {**MPA_0, "hidden": "3x0e+3x1o"},
-    "MACE-OMAT-0": {**MPA_0, "hidden": "3x0e+3x1o"},
-    "MACE-OFF23 small": {**MP_0, "hidden": "4x0e", "r_max": 4.5, "numbers": [1, 6, 7, 8, 9, 14, 15, 16, 17, 35, 53]},
-    "MACE-OFF23 medium": {**MP_0, "hidden": "3x0e+3x1o", "r_max": 5.0, "numbers": [1, 6, 7, 8, 9, 14, 15, 16, 17, 35]},
-    "MACE-MH-1": {**MH_1, "hidden": "4x0e+4x1o"},
+    name: {**changes, "dtype": torch.float32}
+    for name, changes in {
+        "MACE-MP-0 small": {**MP_0, "hidden": "4x0e"},
+        "MACE-MP-0 medium": {**MP_0, "hidden": "3x0e+3x1o"},
+        "MACE-MP-0 large": {**MP_0, "hidden": "2x0e+2x1o+2x2e"},
+        "MACE-MPA-0": {**MPA_0, "hidden": "3x0e+3x1o"},
+        "MACE-OMAT-0": {**MPA_0, "hidden": "3x0e+3x1o"},
+        "MACE-OFF23 small": {**OFF23, "hidden": "4x0e", "r_max": 4.5},
+        "MACE-OFF23 medium": {**OFF23, "hidden": "3x0e+3x1o"},
+        "MACE-OFF23 large": {**OFF23, "hidden": "2x0e+2x1o+2x2e"},
+        "MACE-MH-1": {**MH_1, "hidden": "4x0e+4x1o"},
+    }.items()
 }
 CASES = {
     **FOUNDATIONS,
@@ -139,30 +150,53 @@ def moved(atoms, displacement):
     return copy
 
 
-def agree(model, evaluate, frames, least, *, derivatives=True):
-    """All structures in float64 and in float32; without ``derivatives`` energies alone are mace-torch's."""
-    evaluate_single = Evaluator(evaluate.potential, np.float32, quick=True)
-    differences, largest = [], 0.0
+def agree(model, evaluate, evaluate_single, frames, least, *, rounded=False, derivatives=True):
+    """All structures in float64 and in float32; without ``derivatives`` energies alone are mace-torch's.
+
+    ``rounded``: the file's coupling matrices have redundant rows, which rounding to float32 made independent, and which
+    we leave out (docs/mace.md). `stablemd check` allows as much for it.
+    """
+    worst = dict.fromkeys(("E/atom", "E_i", "force", "float32 force"), 0.0)
+    largest = 0.0
     for atoms in frames:
         expected = torch_models.evaluate(model, atoms, model.heads[-1])
-        double = evaluate(atoms, least=least)
-        assert abs(double.energy - expected.energy) < 1e-8 * len(atoms)
-        assert np.abs(double.energies - expected.energies).max() < 1e-8
+        double, single = evaluate(atoms, least=least), evaluate_single(atoms, least=least)
         forces = expected.forces if derivatives else double.forces
-        assert np.abs(double.forces - forces).max() < 1e-7
+        found = {
+            "E/atom": abs(double.energy - expected.energy) / len(atoms),
+            "E_i": np.abs(double.energies - expected.energies).max(),
+            "force": np.abs(double.forces - forces).max(),
+            "float32 force": np.abs(single.forces - forces).max(),
+        }
+        worst = {name: max(value, found[name]) for name, value in worst.items()}
+        allowed = 10 * max(1.0, np.abs(forces).max()) if rounded else 1.0
+        assert found["E/atom"] < 1e-8 * allowed
+        assert found["E_i"] < 1e-8 * allowed
+        assert found["force"] < 1e-7 * allowed
         if derivatives:
-            assert np.abs(double.stress - expected.stress).max() < 1e-8
-        single = evaluate_single(atoms, least=least)
-        differences.append(np.abs(single.forces - forces).max())
+            assert np.abs(double.stress - expected.stress).max() < 1e-8 * allowed
         largest = max(largest, np.abs(forces).max())
+    print("against mace-torch:", {name: f"{value:.1e}" for name, value in worst.items()}, f"of {largest:.1e}")
     # Of all structures: in a crystal of two atoms some random models pull evenly from all sides, and what is left over
     # of large terms says nothing about their rounding.
-    assert max(differences) <= 2e-5 * largest
+    assert worst["float32 force"] <= 2e-5 * largest
 
 
-def derivatives_and_symmetries(evaluate, atoms, least, rng, *, proper=False):
+def kernels_agree(evaluate, evaluate_oeq, frames, least):
+    worst = {"E_i": 0.0, "force": 0.0}
+    for atoms in frames:
+        expected, found = evaluate(atoms, least=least), evaluate_oeq(atoms, least=least)
+        largest = max(1.0, np.abs(expected.forces).max())
+        energies, forces = np.abs(found.energies - expected.energies), np.abs(found.forces - expected.forces)
+        assert energies.max() < 1e-10 * largest
+        assert forces.max() < 1e-10 * largest
+        worst = {"E_i": max(worst["E_i"], energies.max()), "force": max(worst["force"], forces.max())}
+    print("oeq against xla:", {name: f"{value:.1e}" for name, value in worst.items()})
+
+
+def derivatives_and_symmetries(evaluate, atoms, least, rng, *, rounded=False, proper=False):
     """Forces are minus the slope of the energy; a turned, reflected (unless ``proper``) and permuted structure has
-    the same energies and turned forces.
+    the same energies and turned forces. Coupling matrices ``rounded`` to float32 are symmetric to their rounding.
     """
     before = evaluate(atoms, least=least)
     direction = rng.normal(size=(len(atoms), 3))
@@ -175,8 +209,9 @@ def derivatives_and_symmetries(evaluate, atoms, least, rng, *, proper=False):
     turned.set_cell(atoms.cell.array @ turn.T)
     turned.positions = atoms.positions[order] @ turn.T
     after = evaluate(turned, least=least)
-    assert np.abs(after.energies - before.energies[order]).max() < 1e-10
-    assert np.abs(after.forces - before.forces[order] @ turn.T).max() < 1e-9 * largest
+    allowed = 100 * largest if rounded else 1.0
+    assert np.abs(after.energies - before.energies[order]).max() < 1e-10 * allowed
+    assert np.abs(after.forces - before.forces[order] @ turn.T).max() < 1e-9 * max(largest, allowed)
 
 
 def saved(model, path, **options):
@@ -185,11 +220,12 @@ def saved(model, path, **options):
 
 
 def loaded(tmp_path, rng, name):
-    """A model, the structures for it, and its potential for their elements."""
+    """A model in float64, the structures for it, and the potential of its file for their elements."""
     model = build(**CASES[name])
     frames = structures(rng, [int(number) for number in model.atomic_numbers])
     symbols = sorted({symbol for atoms in frames for symbol in atoms.symbols})
-    return model, frames, saved(model, tmp_path / "some.model", head=model.heads[-1], elements=symbols)
+    options = {"head": model.heads[-1], "elements": symbols, "kernels": "oeq" if name in FOUNDATIONS else "xla"}
+    return in_double_precision(model), frames, saved(model, tmp_path / "some.model", **options)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -199,5 +235,11 @@ def test_agrees_with_mace_torch(tmp_path, rng, name):
     derivatives = CASES[name].get("radial_type") != "chebyshev"
     evaluate = Evaluator(potential, quick=True)
     least = roomy(evaluate, frames)
-    agree(model, evaluate, frames, least, derivatives=derivatives)
-    derivatives_and_symmetries(evaluate, frames[0], least, rng, proper=CASES[name].get("use_so3", False))
+    if name in FOUNDATIONS:
+        register()
+        potential = replace(potential, energy_fn=potential.platform_energy_fns["cpu"])
+        kernels_agree(evaluate, Evaluator(potential, quick=True), frames, least)
+    single = Evaluator(potential, np.float32, quick=True)
+    rounded, proper = name in FOUNDATIONS, CASES[name].get("use_so3", False)
+    agree(model, evaluate, single, frames, least, rounded=rounded, derivatives=derivatives)
+    derivatives_and_symmetries(evaluate, frames[0], least, rng, rounded=rounded, proper=proper)

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch_models
 from evaluation import Evaluator
-from stablemd.mace import load
-from torch_models import HEADS, build, double_precision, fresh_seed, torch, triclinic_crystal
+from stablemd._originals import open_original
+from stablemd.mace import _torch_file, load
+from stablemd.oeq import register
+from torch_models import HEADS, build, double_precision, fresh_seed, in_double_precision, torch, triclinic_crystal
 
 
 @pytest.fixture
@@ -55,12 +59,92 @@ def test_a_choice_of_head_is_needed(tmp_path, two_heads):
 
 
 def test_float32_files_are_evaluated_as_if_cast_to_float64(tmp_path, small):
-    import copy
-
     path = tmp_path / "single.model"
     single = copy.deepcopy(small).float()
     torch.save(single, path)
     compare(single.double(), path)
+
+
+@pytest.fixture(scope="module")
+def single():
+    """In float32; its messages are strong, so that rounded couplings show, and its coupling matrices not redundant."""
+    return build(dtype=torch.float32, avg_num_neighbors=0.1, seed=1, script=True)
+
+
+def evaluated(path, atoms, kernels):
+    potential = load(path, kernels=kernels)
+    if kernels == "oeq":
+        register()
+        potential = replace(potential, energy_fn=potential.platform_energy_fns["cpu"])
+    return Evaluator(potential, quick=True)(atoms)
+
+
+def test_couplings_that_float32_rounded(tmp_path, single):
+    """The exact ones are the model, for either kind of kernels and for mace-torch, which is compared with."""
+    path = tmp_path / "single.model"
+    torch.save(single, path)
+    atoms = triclinic_crystal(np.random.default_rng(1))
+    exact = torch_models.evaluate(in_double_precision(single), atoms)
+    rounded = torch_models.evaluate(copy.deepcopy(single).double(), atoms)
+    assert abs(rounded.energy - exact.energy) > 1e-8 * len(atoms)
+    assert np.abs(rounded.forces - exact.forces).max() > 1e-7
+    for found in (evaluated(path, atoms, "xla"), evaluated(path, atoms, "oeq"), open_original(path).evaluate(atoms)):
+        assert abs(found.energy - exact.energy) < 1e-9 * len(atoms)
+        assert np.abs(found.forces - exact.forces).max() < 1e-9 * np.abs(exact.forces).max()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["compiled", "cast"])
+def test_couplings_that_float32_rounded_in_other_forms(tmp_path, single, form):
+    path = tmp_path / "other.model"
+    if form == "compiled":
+        compiled(copy.deepcopy(single)).save(path)
+    else:
+        torch.save(copy.deepcopy(single).double(), path)
+    assert_exact_couplings(path, (1, 2, 1))
+    atoms = triclinic_crystal(np.random.default_rng(1))
+    expected = torch_models.evaluate(in_double_precision(single), atoms).energy
+    assert abs(open_original(path).evaluate(atoms).energy - expected) < 1e-9 * len(atoms)
+
+
+def couplings(path):
+    """Of the second layer, by degrees."""
+    description, _ = _torch_file.read(path, None, {})
+    return {(path.node, path.edge, path.out): path.coupling for path in description.layers[1].paths}
+
+
+def assert_exact_couplings(path, degrees):
+    from e3nn.o3 import wigner_3j
+
+    tables = couplings(path)
+    assert degrees in tables
+    for (node, edge, out), table in tables.items():
+        exact = wigner_3j(node, edge, out, dtype=torch.float64).numpy() * (2 * out + 1) ** 0.5
+        assert np.abs(table - exact).max() < 1e-14
+
+
+def test_couplings_of_odd_degrees(tmp_path):
+    """Their signs are e3nn's own. Layers of libraries of kernels hold no tables: as if it were one of these."""
+    model = build(hidden="3x0e+3x1e", use_so3=True, dtype=torch.float32)
+    path = tmp_path / "proper.model"
+    torch.save(model, path)
+    assert_exact_couplings(path, (1, 2, 2))
+    for block in model.interactions:
+        block.conv_tp = torch.nn.Identity()
+    torch.save(model, path)
+    assert_exact_couplings(path, (1, 2, 2))
+
+
+def test_couplings_that_are_really_others(tmp_path, single):
+    """mace-torch's values are those of the file's own table; kernels with tables of their own cannot give them."""
+    other = copy.deepcopy(single)
+    table = other.state_dict()["interactions.1.conv_tp._compiled_main_left_right._w3j_1_2_1"]
+    table *= 1 + 1e-6 * torch.arange(table.numel()).reshape(table.shape)
+    path = tmp_path / "other.model"
+    torch.save(other, path)
+    assert np.array_equal(couplings(path)[1, 2, 1], table.double().numpy() * 3**0.5)
+    with pytest.raises(ValueError, match="the coupling of degrees 1, 2, 1 is not e3nn's"):
+        load(path, kernels="oeq")
 
 
 def test_files_of_older_releases_lack_attributes(tmp_path):
@@ -162,8 +246,6 @@ def test_what_is_not_implemented_is_refused_by_name(tmp_path, small):
 
 
 def test_tensors_that_are_missing_or_wrong(tmp_path, small):
-    import copy
-
     path = tmp_path / "damaged.model"
     for module, name, value, message in [
         (

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models with random weights, made on the spot by mace-torch in float64, and what mace-torch says about them."""
+"""Models with random weights, made on the spot by mace-torch, and what it says about them in float64."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 from dataclasses import dataclass
@@ -21,13 +22,17 @@ NUMBERS = [1, 6, 8, 14]
 
 
 @contextlib.contextmanager
-def double_precision():
+def precision(dtype):
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def double_precision():
+    return precision(torch.float64)
 
 
 @functools.cache
@@ -71,9 +76,13 @@ def build(
     numbers=NUMBERS,
     seed: int | None = None,
     script: bool = False,
+    dtype=torch.float64,
     **changes,
 ):
-    """A MACE with every weight random: biases, norms and tables too, which mace-torch starts at zero or one."""
+    """A MACE with every weight random: biases, norms and tables too, which mace-torch starts at zero or one.
+
+    ``dtype``: in which it is built, and its constants are rounded, as published models are in float32.
+    """
     from e3nn import o3
 
     seed = fresh_seed() if seed is None else seed
@@ -106,7 +115,7 @@ def build(
             options[field] = o3.Irreps(options[field])
     if "readout_cls" in options:
         options["readout_cls"] = modules.readout_classes[options["readout_cls"]]
-    with double_precision(), quick_construction(script=script), contextlib.redirect_stdout(io.StringIO()):
+    with precision(dtype), quick_construction(script=script), contextlib.redirect_stdout(io.StringIO()):
         torch.manual_seed(seed)
         if scaled:
             factors = np.array([0.7, 1.3])[:heads]
@@ -118,6 +127,17 @@ def build(
                 if name.endswith((".bias", ".alpha", ".beta")) or ".net." in name or "embedding" in name:
                     parameter += 0.3 * torch.randn_like(parameter)
     return model
+
+
+def in_double_precision(model):
+    """A copy to compare with: cast to float64, e3nn's coupling coefficients as if never rounded."""
+    from e3nn.o3 import wigner_3j
+
+    double = copy.deepcopy(model).double()
+    for name, table in double.state_dict().items():
+        if "_w3j_" in name:
+            table.copy_(wigner_3j(*map(int, name.split("_")[-3:]), dtype=torch.float64))
+    return double
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _with_kernels(
         return on_cuda, ()
     from ..oeq import DEVICES, TARGETS
     from ._oeq_contraction import oeq_contraction
-    from ._oeq_convolution import oeq_convolution
+    from ._oeq_convolution import check_couplings, oeq_convolution
 
     if gpu is not None and gpu not in DEVICES:
         raise ArgumentError(f"{argument('gpu', gpu)} is not known; known are {', '.join(DEVICES)}")
@@ -108,6 +108,7 @@ def _with_kernels(
             f"{argument('gpu', gpu)} needs the Python part of OpenEquivariance: OEQ_NOTORCH=1 pip install"
             " openequivariance"
         )
+    check_couplings(description)
     functions = on_cuda | {
         "cpu": energy_function(description, partial(oeq_convolution, gpu=None), contraction=oeq_contraction)
     }

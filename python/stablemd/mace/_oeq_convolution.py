@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._errors import ArgumentError
 from ..oeq import Instruction, Irreps, Problem, TensorProductConv, real_clebsch_gordan
 from ._convolution import EdgeList, Params, edge_inputs, ends_of, padded_edges
 from ._description import Description, Layer, Path
@@ -25,8 +26,18 @@ def _strength(path: Path) -> float:
     standard = real_clebsch_gordan(path.node, path.edge, path.out)
     factor = float((path.coupling * standard).sum())
     if not np.allclose(path.coupling, factor * standard, rtol=0, atol=1e-12):
-        raise ValueError(f"the coupling of degrees {path.node}, {path.edge}, {path.out} is not e3nn's")
+        raise ArgumentError(
+            f"the coupling of degrees {path.node}, {path.edge}, {path.out} is not e3nn's, which the kernels 'oeq' have"
+            " built in; the kernels 'xla' take any"
+        )
     return factor
+
+
+def check_couplings(model: Description) -> None:
+    """Raises :class:`ArgumentError` for a model with other coupling coefficients than the kernels'."""
+    for layer in model.layers:
+        for path in layer.paths:
+            _strength(path)
 
 
 def _irreps(blocks: list[tuple[int, int]]) -> Irreps:

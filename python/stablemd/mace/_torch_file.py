@@ -4,7 +4,7 @@
 torch and mace-torch are needed here and nowhere else. Names follow mace-torch 0.3.0 to 0.3.16. A compiled module has
 lost most of its attributes, so what shapes the model is read from the shapes of its tensors wherever they tell it.
 Constants that the file keeps rounded (coupling matrices, Bessel prefactor) are taken as they are: they belong to the
-trained function.
+trained function. Tables of e3nn's coupling coefficients do not: the kernels of other libraries have the exact ones.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError, FileError, FormatError
+from .._rounding import rounded_from
 from ._angular import coupling
 from ._assemble import BLOCKS, Configuration, Interaction, ReadoutShape, Source, assemble, choose_head
 from ._basis import reduced_polynomials
@@ -224,7 +225,7 @@ class _TorchSource(Source):
         return float(gate.act_scalars.acts[0].cst), float(gate.act_gates.acts[0].cst)
 
     def coupling(self, layer: int, path: tuple[int, int, int]) -> np.ndarray:
-        """The file's, rounded as they are, or e3nn's, whose signs are its own where the degrees' sum is odd."""
+        """e3nn's in double precision, where its signs are its own if the degrees' sum is odd; the file's if others."""
         name = "_w3j_{}_{}_{}".format(*path)
         shape = tuple(2 * degree + 1 for degree in path)
         for key in self.state:
@@ -232,12 +233,15 @@ class _TorchSource(Source):
                 theirs = self.get(key)
                 if theirs.shape != shape:
                     raise FormatError(f"{self.path}: tensor {key} has shape {theirs.shape}, needs {shape}")
-                return theirs * sqrt(2 * path[2] + 1)
+                exact = coupling(*path) * np.sign((theirs * coupling(*path)).sum())
+                scale = sqrt(2 * path[2] + 1)
+                return exact if rounded_from(theirs, exact / scale) else theirs * scale
         if sum(path) % 2 == 0:
             return coupling(*path)
         from e3nn.o3 import wigner_3j
+        from torch import float64
 
-        return wigner_3j(*path).double().numpy() * sqrt(2 * path[2] + 1)
+        return wigner_3j(*path, dtype=float64).numpy() * sqrt(2 * path[2] + 1)
 
     def polynomials(self, layer: int, output: int) -> Polynomials:
         """From the coupling matrices in the file, whichever basis they span."""

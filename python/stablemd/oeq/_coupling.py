@@ -40,10 +40,11 @@ def _real_from_complex(degree: int) -> np.ndarray:
 
 @cache
 def real_clebsch_gordan(l1: int, l2: int, l3: int) -> np.ndarray:
-    """Coupling of real spherical harmonics of degrees ``l1``, ``l2`` to ``l3`` in e3nn's convention.
+    """Coupling of real spherical harmonics of degrees ``l1``, ``l2`` to ``l3``, OpenEquivariance's.
 
-    Returns float64 [2 l1 + 1, 2 l2 + 1, 2 l3 + 1] with Frobenius norm 1 (e3nn's ``wigner_3j``); components run
-    m = -l..l. Read-only. Raises ValueError where the triangle rule forbids the coupling.
+    Returns float64 [2 l1 + 1, 2 l2 + 1, 2 l3 + 1] with Frobenius norm 1; components run m = -l..l. e3nn's ``wigner_3j``
+    has the other sign for some degrees whose sum is odd. Read-only. Raises ValueError where the triangle rule forbids
+    the coupling.
     """
     if not abs(l1 - l2) <= l3 <= l1 + l2:
         raise ValueError(f"degrees {l1}, {l2}, {l3} break the triangle rule")
